@@ -3,7 +3,8 @@
 Networks and training are the thesis's: a fully connected network of depth 3, a convolutional one of depth 8, ResNet-18
 and WideResNet-16-k with two groups; SGD with momentum 0.9, weight decay 1e-4, batches of 128 and a constant learning
 rate of 0.1, or 0.01 where that ends in NaN. ``scaled`` has narrower networks, fewer and smaller images and fewer seeds.
-The loss is the squared loss, which the kernel regressions solve; the thesis does not name its own.
+The loss is the squared loss, which the kernel regressions solve, as the mean over samples and classes; the thesis does
+not name its own. Summed over the classes, a rate of 0.1 ends fully connected networks without ever giving NaN.
 """
 
 from __future__ import annotations
@@ -48,12 +49,10 @@ SIZES: dict[str, dict[str, Any]] = {
         "nonlinearities": {"n": 5, "n_test": 8, "seeds": 2, "epochs": (0, 2), "fcn": (16,)},
     },
     "scaled": {
-        "data": "cifar10_sub", "n": 10, "n_test": 50, "seeds": 2, "epochs": (0, 50, 100, 150, 200), "fcn": (32, 256),
-        "factors": (0.25,), "groups": (1,),
-        "regression": {"n": 300, "n_test": 500, "seeds": 2, "epochs": (0, 10, 20, 40)},
-        "nonlinearities": {
-            "n": 100, "n_test": 100, "seeds": 10, "epochs": (0, 200), "fcn": (64,), "without": ("leaky_relu, normal",),
-        },
+        "data": "cifar10_sub", "n": 20, "n_test": 50, "seeds": 3, "epochs": (0, 50, 100, 150, 200),
+        "fcn": (32, 64, 128, 256), "factors": (0.25,), "groups": (1,),
+        "regression": {"n": 200, "n_test": 500, "seeds": 3, "epochs": (0, 50, 100)},
+        "nonlinearities": {"n": 100, "n_test": 100, "seeds": 10, "epochs": (0, 50, 100, 150, 200), "fcn": (64,)},
     },
     "full": {
         "data": "cifar10", "n": 1000, "n_test": 500, "seeds": 3, "epochs": (0, 50, 100, 150, 200),
@@ -104,7 +103,8 @@ def _epochs(module: nn.Module, X: torch.Tensor, y: torch.Tensor, n_epochs: int, 
         module.train()
         for rows in torch.randperm(len(X), generator=generator).split(128):
             optimizer.zero_grad()
-            criterion(module(X[rows]), y[rows]).backward()
+            outputs = module(X[rows])
+            (2 / outputs.shape[1] * criterion(outputs, y[rows])).backward()  # the mean over classes, too
             optimizer.step()
         yield epoch
 
@@ -165,8 +165,7 @@ def _variants(size: str, kept: Kept, folder: Path | None) -> str:
     settings = SIZES[size]["nonlinearities"]
     found = {}
     for width in settings["fcn"]:  # all seeds of a width before the next
-        names = [name for name in VARIANTS if name not in settings.get("without", ())]
-        makers: Makers = {(name, width): partial(_make_variant, name, width) for name in names}
+        makers: Makers = {(name, width): partial(_make_variant, name, width) for name in VARIANTS}
         found |= _all_reports(makers, size, settings, kept)
     keys = ("on_diagonal", "off_diagonal", "frobenius", "lambda_max", "prediction_difference")
     first = next(iter(VARIANTS))
