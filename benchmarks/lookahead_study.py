@@ -1,7 +1,8 @@
-"""NTK look-ahead in active learning: its variants on digits with significance tests, and the paper's MNIST protocol.
+"""Variants of NTK look-ahead in active learning on digits, with significance tests.
 
-``python -m benchmarks.lookahead_study digits|mnist [--seeds S] [--cycles K] [--results FOLDER] [--out FOLDER]``; both
-without an argument. Runs are kept in the results folder, one file each, and are not repeated.
+``python -m benchmarks.lookahead_study digits [--width W] [--seeds S] [--cycles K] [--results FOLDER]``. Runs are
+kept in the results folder, one file each, and are not repeated. The paper's protocol on MNIST is in
+``benchmarks.papers``.
 """
 
 from __future__ import annotations
@@ -17,17 +18,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from scipy.stats import friedmanchisquare, rankdata, ttest_rel
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from benchmarks._measure import markdown
-from skal import ActiveLearner, LinearizedLearner
+from skal import ActiveLearner
 from skal.callbacks import FreshOptimizer, OneCycle
 from skal.datasets import load
 from skal.nets import MLP, SquaredLoss
-from skal.strategies import Entropy, NTKLookahead, RandomSampling
+from skal.strategies import NTKLookahead, RandomSampling
 
 # accuracy on the test set after every cycle, and what else a run wants to remember
 Run = dict[str, Any]
@@ -51,15 +51,6 @@ def squared_loss_net(module: nn.Module, *, lr: float, max_epochs: int) -> Neural
     )
 
 
-def small_cnn(side: int = 28) -> nn.Sequential:
-    """Two convolutions and two linear layers for square grey images: 421,642 parameters for 28 × 28 pixels."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(64 * (side // 4) ** 2, 128), nn.ReLU(), nn.Linear(128, 10)),
-    )
-
-
 def kept(folder: Path | None, name: str, run: Callable[[], Run]) -> Run:
     """The result of a run, read from the folder if it is there already."""
     path = None if folder is None else folder / f"{name}.json"
@@ -71,8 +62,6 @@ def kept(folder: Path | None, name: str, run: Callable[[], Run]) -> Run:
         path.write_text(json.dumps(result))
     return result
 
-
-# --- ways to look ahead, on digits ------------------------------------------------------------------------------------
 
 # name -> (criterion, retraining)
 MLMOC = {
@@ -87,15 +76,16 @@ VARIANCE = {
 }
 LOOK_AHEADS = {**MLMOC, **VARIANCE}
 N_INITIAL, N_QUERY, N_CANDIDATES = 20, 10, 200
+WIDTH = 128  # of the network's two hidden layers
 
 
-def digits_run(name: str, seed: int, n_rounds: int, quick: bool = False) -> Run:
+def digits_run(name: str, seed: int, n_rounds: int, quick: bool = False, width: int = WIDTH) -> Run:
     """Accuracy after every round of queries."""
     data = load("digits")
     order = np.random.default_rng(seed).permutation(len(data.X_train))
     X, y = data.X_train[order], data.y_train[order]
     torch.manual_seed(seed)
-    net = squared_loss_net(MLP(64, 10, hidden=(128, 128)), lr=0.1, max_epochs=2 if quick else 150)
+    net = squared_loss_net(MLP(64, 10, hidden=(width, width)), lr=0.1, max_epochs=2 if quick else 150)
     if name == "random":
         strategy: Any = RandomSampling(random_state=seed)
     else:
@@ -116,14 +106,14 @@ def digits_run(name: str, seed: int, n_rounds: int, quick: bool = False) -> Run:
     return {"accuracy": accuracies}
 
 
-def digits_tables(n_seeds: int, n_rounds: int, results: Path | None, quick: bool = False) -> str:
+def digits_tables(n_seeds: int, n_rounds: int, results: Path | None, quick: bool = False, width: int = WIDTH) -> str:
     """Mean accuracy by number of labels, the Friedman test over seeds, and paired t-tests."""
-    curves = {}
+    curves, suffix = {}, "" if width == WIDTH else f"-{width}"
     for name in ("random", *LOOK_AHEADS):
         runs = []
         for seed in range(n_seeds):
-            run = partial(digits_run, name, seed, n_rounds, quick)
-            runs.append(kept(results, f"digits-{_file_name(name)}-{n_rounds}-{seed}", run)["accuracy"])
+            run = partial(digits_run, name, seed, n_rounds, quick, width)
+            runs.append(kept(results, f"digits-{_file_name(name)}-{n_rounds}-{seed}{suffix}", run)["accuracy"])
         curves[name] = np.array(runs)
     labels = N_INITIAL + N_QUERY * np.arange(n_rounds + 1)
     shown = np.unique(np.linspace(1, n_rounds, 4).astype(int))
@@ -170,145 +160,23 @@ def holm(p_values: Sequence[float]) -> np.ndarray:
     return adjusted
 
 
-# --- the paper's protocol on MNIST ------------------------------------------------------------------------------------
-
-METHODS = ("random", "entropy", "batch, MLMOC", "sequential, MLMOC", "batch", "sequential")
-N_POOL = 4000
-
-
-def _mnist_strategy(method: str, seed: int, evaluation: int | None) -> Any:
-    if method == "random":
-        return RandomSampling(random_state=seed)
-    if method == "entropy":
-        return Entropy()
-    criterion = "mlmoc" if method.endswith("MLMOC") else "variance"
-    return NTKLookahead(criterion=criterion, evaluation=evaluation, random_state=seed)
-
-
-def mnist_run(method: str, seed: int, n_cycles: int, quick: bool = False, **given: Any) -> Run:
-    """100 labels, then 20 a cycle from a random 4,000 of the pool; accuracy on the whole test set.
-
-    ``sequential`` keeps, besides the accuracy after SGD, that of the linearised network after the cycle's labels.
-    What is given of ``data``, ``net`` and ``strategy`` takes the place of the study's own.
-    """
-    data = given.get("data") or load("digits" if quick else "mnist")
-    n_initial, n_query, n_pool = (20, 3, 60) if quick else (100, 20, N_POOL)
-    order = np.random.default_rng(seed).permutation(len(data.X_train))
-    X, y = data.X_train[order], data.y_train[order]
-    torch.manual_seed(seed)
-    net = given.get("net")
-    if net is None:
-        module = MLP(64, 10, hidden=(32,)) if quick else small_cnn()
-        net = squared_loss_net(module, lr=0.1, max_epochs=3 if quick else 60)
-    strategy = given.get("strategy") or _mnist_strategy(method, seed, None if quick else 1000)
-    one_by_one = method.startswith("sequential")
-    make = LinearizedLearner if one_by_one else ActiveLearner
-    learner = make(net, strategy, X[:n_initial], y[:n_initial])
-    X, y = X[n_initial:], y[n_initial:]
-    # the network's own accuracy, whatever the learner predicts with
-    accuracies = [float(net.score(data.X_test, data.y_test))]
-    linearised = []
-    rng = np.random.default_rng([seed, 1])  # the same pools for every method, as long as they are not labelled
-    for _ in range(n_cycles):
-        rows = rng.permutation(len(X))[:n_pool]
-        pool, hidden = X[rows], y[rows]
-        if one_by_one:
-            left = np.arange(len(pool))
-            for _ in range(n_query):
-                indices, samples = learner.query(pool[left])
-                learner.teach(samples, hidden[left[indices]])
-                left = np.delete(left, indices)
-            taken = np.setdiff1d(np.arange(len(pool)), left)
-            linearised.append(float(learner.score(data.X_test, data.y_test)))
-            learner.retrain()
-        else:
-            taken, samples = learner.query(pool, n_instances=n_query)
-            learner.teach(samples, hidden[taken])
-        accuracies.append(float(net.score(data.X_test, data.y_test)))
-        X, y = np.delete(X, rows[taken], axis=0), np.delete(y, rows[taken])
-        print(f"{method}, seed {seed}: {accuracies[-1]:.4f}", file=sys.stderr, flush=True)
-    return {"accuracy": accuracies, "linearised": linearised}
-
-
-def mnist_tables(n_seeds: int, n_cycles: int, results: Path | None, out: Path | None, quick: bool = False) -> str:
-    """Accuracy by cycle for every method, and a figure."""
-    try:
-        load("digits" if quick else "mnist")
-    except FileNotFoundError:
-        return "mnist was not found. Set SKAL_DATA_HOME to the folder with mnist.npz."
-    runs: dict[str, list[Run]] = {method: [] for method in METHODS}
-    for seed in range(n_seeds):
-        for method in METHODS:
-            run = partial(mnist_run, method, seed, n_cycles, quick)
-            runs[method].append(kept(results, f"mnist-{_file_name(method)}-{n_cycles}-{seed}", run))
-    curves = {method: np.array([run["accuracy"] for run in some]) for method, some in runs.items()}
-    shown = sorted({0, 1, 2, 3, n_cycles // 2, n_cycles} & set(range(n_cycles + 1)))
-    rows: list[list[object]] = []
-    for method, accuracy in curves.items():
-        rows.append([method, *(_mean_std(accuracy[:, k]) for k in shown)])
-    for method in ("sequential, MLMOC", "sequential"):
-        linearised = np.array([run["linearised"] for run in runs[method]])
-        rows.append([f"{method}, linearised network", "", *(_mean_std(linearised[:, k - 1]) for k in shown[1:])])
-    if out is not None:
-        _plot_mnist(curves, out / "lookahead_mnist.png")
-    header = ["method", *(f"cycle {k}, {100 + 20 * k} labels" for k in shown)]
-    text = f"{n_seeds} seeds, accuracy in % ± standard deviation:\n\n{markdown(header, rows)}\n\n"
-    means = {method: 100 * accuracy[:, 1:].mean(axis=1) for method, accuracy in curves.items()}  # one number a seed
-    gaps: list[list[object]] = []
-    for one in METHODS[2:]:
-        for other in METHODS[: METHODS.index(one)]:
-            difference = means[one] - means[other]
-            spread = difference.std(ddof=1) if n_seeds > 1 else 0.0
-            above = f"{(difference > 0).sum()} of {n_seeds}"
-            gaps.append([f"{one} − {other}", f"{difference.mean():+.2f} ± {spread:.2f}", above])
-    return text + markdown(["difference of the mean over all cycles", "points", "seeds above"], gaps)
-
-
 def _file_name(name: str) -> str:
     return name.replace(", ", "-").replace(" ", "_")
 
 
-def _mean_std(values: np.ndarray) -> str:
-    spread = values.std(ddof=1) if len(values) > 1 else 0.0
-    return f"{100 * values.mean():.2f} ± {100 * spread:.2f}"
-
-
-def _plot_mnist(curves: dict[str, np.ndarray], path: Path) -> None:
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for method, accuracy in curves.items():
-        labels = 100 + 20 * np.arange(accuracy.shape[1])
-        line = axes.plot(labels, 100 * accuracy.mean(axis=0), "o-", markersize=3, label=method)[0]
-        axes.plot(labels, 100 * accuracy.T, color=line.get_color(), alpha=0.3, linewidth=0.7)
-    axes.set(xlabel="labels", ylabel="test accuracy in %")
-    for level in (94, 96):
-        axes.axhline(level, color="k", linestyle=":", linewidth=0.8)
-    axes.set_title("MNIST, 422k-parameter CNN, squared loss; thin lines are single seeds", fontsize=8)
-    axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the tables that are asked for."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lookahead_study", description=__doc__)
-    parser.add_argument("what", nargs="*", metavar="STUDY", help="digits, mnist; default: both")
-    parser.add_argument("--seeds", type=int, help="default: 10 for digits, 5 for mnist")
-    parser.add_argument("--cycles", type=int, help="default: 8 for digits, 5 for mnist")
+    parser.add_argument("what", nargs="?", choices=["digits"], default="digits", help="the data: digits")
+    parser.add_argument("--seeds", type=int, help="default: 10")
+    parser.add_argument("--cycles", type=int, help="default: 8")
+    parser.add_argument("--width", type=int, default=WIDTH, help=f"units of a hidden layer (default: {WIDTH})")
     parser.add_argument("--results", type=Path, help="folder in which runs are kept")
-    parser.add_argument("--out", type=Path, help="folder for the figure")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
     args = parser.parse_args(argv)
-    seeds, cycles = (args.seeds or 2, args.cycles or 2) if args.quick else (args.seeds, args.cycles)
-    studies: dict[str, Callable[[], str]] = {
-        "digits": lambda: digits_tables(seeds or 10, cycles or 8, args.results, args.quick),
-        "mnist": lambda: mnist_tables(seeds or 5, cycles or 5, args.results, args.out, args.quick),
-    }
-    if unknown := sorted(set(args.what) - set(studies)):
-        parser.error(f"unknown study {', '.join(unknown)}. Choose from: {', '.join(studies)}")
+    seeds, cycles = (args.seeds or 2, args.cycles or 2) if args.quick else (args.seeds or 10, args.cycles or 8)
     torch.set_num_threads(1)
-    for name in args.what or studies:
-        print(f"\n### {name}\n\n{studies[name]()}", flush=True)
+    print(digits_tables(seeds, cycles, args.results, args.quick, args.width), flush=True)
     return 0
 
 

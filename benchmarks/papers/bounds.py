@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from benchmarks.papers.convolutional import convolutional_kernel
-from benchmarks.papers.study import Study, halve_images, images, mean_std
+from benchmarks.papers.study import Study, halve_images, images, mean_std, paired_gap
 from skal import ActiveLearner
 from skal.callbacks import FreshOptimizer, StopAtTrainAccuracy
 from skal.diagnostics import generalization_bound, mmd
@@ -34,16 +34,16 @@ from skal.tangent import tangent_kernel
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {"data": "digits", "n_pool": 120, "initial": 20, "batches": (5, 10), "rounds": 2, "budget": (10, (1, 2)),
               "seeds": 1, "max_epochs": 2, "width": 4, "side": 4},
-    "scaled": {"data": "cifar10_sub", "n_pool": 1000, "initial": 100, "batches": (50, 100, 200), "rounds": 3,
-               "budget": (200, (2, 1)), "seeds": 2, "max_epochs": 20, "width": 16, "side": 4},
+    "scaled": {"data": "cifar10_sub", "n_pool": 1000, "initial": 100, "batches": (50, 100, 200), "rounds": 1,
+               "budget": (200, (4, 2, 1)), "seeds": 10, "max_epochs": 20, "width": 16, "side": 4},
     "full": {"data": "cifar10", "n_pool": 50_000, "initial": 500, "batches": (250, 500, 1000), "rounds": 9,
              "budget": (1000, (10, 4, 2, 1)), "seeds": 5, "max_epochs": 200, "width": 64, "side": 8},
 }  # fmt: skip
 RIDGE = 1e-8  # relative: copies among the samples must not decide
-HEADER = ["MMD", "B", "MMD / B", "infinite width: MMD", "B", "MMD / B"]
+HEADER = ["MMD", "B", "MMD / B", "∞: MMD", "∞: B", "∞: MMD / B"]
 
 
-def run_rounds(size: str, n_rounds: int, batch: int, seed: int) -> list[dict[str, float]]:
+def run_rounds(size: str, n_rounds: int, batch: int, seed: int) -> list[dict[str, Any]]:
     """MMD and B after every round of dynamicAL's queries."""
     settings = SIZES[size]
     data, n = images(settings["data"], size, settings["n_pool"], seed), settings["initial"]
@@ -68,57 +68,82 @@ def run_rounds(size: str, n_rounds: int, batch: int, seed: int) -> list[dict[str
         indices, samples = learner.query(X, n_instances=batch)
         learner.teach(samples, y[indices])
         X, y = np.delete(X, indices, axis=0), np.delete(y, indices)
-        found.append(_quantities(net, learner, n, settings["side"]))
+        module = copy.deepcopy(net.module_).double().eval()
+        K = tangent_kernel(module, learner.X_training.astype(np.float64), batch_size=64, max_memory="500MB")
+        found.append(_quantities("network", K, learner.y_training, n))
+    small = learner.X_training.astype(np.float64)
+    while small.shape[-1] > settings["side"]:
+        small = halve_images(small)
+    K = convolutional_kernel(small)  # does not depend on the weights: earlier rounds have its first rows
+    for state in found:
+        some = slice(state["n"])
+        state |= _quantities("infinite", K[some, some], learner.y_training[some], n)
     return found
 
 
-def _quantities(net: Any, learner: Any, n_initial: int, side: int) -> dict[str, float]:
+def _quantities(name: str, K: np.ndarray, y: np.ndarray, n_initial: int) -> dict[str, Any]:
     """In float64: the bound is a matter of the smallest eigenvalues."""
-    module, X = copy.deepcopy(net.module_).double().eval(), learner.X_training.astype(np.float64)
-    kernels = {"network": tangent_kernel(module, X, batch_size=64, max_memory="500MB")}
-    while X.shape[-1] > side:
-        X = halve_images(X)
-    kernels["infinite"] = convolutional_kernel(X)
-    found: dict[str, float] = {"n": len(X)}
-    for name, K in kernels.items():
-        found[f"{name} mmd"] = mmd(K, np.arange(n_initial))
-        found[f"{name} bound"] = generalization_bound(K, np.eye(10)[learner.y_training], ridge=RIDGE)
-    return found
+    bound = generalization_bound(K, np.eye(10)[y], ridge=RIDGE)
+    return {"n": len(y), f"{name} mmd": mmd(K, np.arange(n_initial)), f"{name} bound": bound}
 
 
-def _cells(states: Sequence[dict[str, float]]) -> list[str]:
+def _ratios(states: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([state[f"{name} mmd"] / state[f"{name} bound"] for state in states])
+
+
+def _cells(states: Sequence[dict[str, Any]], first: Sequence[dict[str, Any]] | None = None) -> list[str]:
+    """MMD, B and their quotient, and by how much the quotient differs from the first row's, by kernel."""
     cells = []
     for name in ("network", "infinite"):
-        mmds, bounds = ([state[f"{name} {what}"] for state in states] for what in ("mmd", "bound"))
-        cells += [mean_std(mmds), mean_std(bounds), mean_std(np.divide(mmds, bounds))]
+        cells += [mean_std([state[f"{name} {what}"] for state in states]) for what in ("mmd", "bound")]
+        cells.append(mean_std(_ratios(states, name)))
+    for name in ("network", "infinite"):
+        cells.append(paired_gap(_ratios(states, name) - _ratios(first, name), 4) if first else "")
     return cells
 
 
-def _runs(size: str, kept: Kept, n_rounds: int, batch: int) -> list[list[dict[str, float]]]:
-    """The first rounds of runs that are as long as any table needs them."""
+def _all_runs(size: str, kept: Kept) -> dict[int, list[list[dict[str, Any]]]]:
+    """By batch, runs that are as long as any table needs them, all batches of a seed before the next."""
     settings = SIZES[size]
     budget, several = settings["budget"]
-    needed = [settings["rounds"]] * (batch in settings["batches"]) + [k for k in several if k * batch == budget]
-    longest, seeds = max(needed), range(settings["seeds"])
-    return [
-        kept(f"{longest}x{batch} {seed}", partial(run_rounds, size, longest, batch, seed))[:n_rounds] for seed in seeds
-    ]
+    longest = dict.fromkeys(settings["batches"], settings["rounds"])
+    for n_rounds in several:
+        longest[budget // n_rounds] = max(n_rounds, longest.get(budget // n_rounds, 0))
+    runs: dict[int, list[list[dict[str, Any]]]] = {batch: [] for batch in longest}
+    for seed in range(settings["seeds"]):
+        for batch, n_rounds in longest.items():
+            key = f"{n_rounds}x{batch} {seed}"
+            runs[batch].append(kept(key, partial(run_rounds, size, n_rounds, batch, seed)))
+    return runs
+
+
+def _compared(other: str) -> list[str]:
+    return [f"MMD / B − {other}", f"∞: MMD / B − {other}"]
 
 
 def _tables(size: str, kept: Kept, folder: Path | None) -> str:
-    settings = SIZES[size]
+    """By round, the first rounds compared with that of the smallest batch; and at a budget, compared with one round.
+
+    A batch has as many rounds as are stated, or more if the budget needs them.
+    """
+    settings, runs = SIZES[size], _all_runs(size, kept)
     rows: list[list[object]] = []
     for batch in settings["batches"]:
-        runs = _runs(size, kept, settings["rounds"], batch)
-        for number, states in enumerate(zip(*runs, strict=True), start=1):
-            rows.append([batch, number, states[0]["n"], *_cells(states)])
-    by_round = markdown(["b", "round", "labels", *HEADER], rows)
+        for k in range(len(runs[batch][0])):
+            states = [run[k] for run in runs[batch]]
+            smallest = settings["batches"][0]
+            first = [run[0] for run in runs[smallest]] if k == 0 and batch != smallest else None
+            rows.append([batch, k + 1, states[0]["n"], *_cells(states, first)])
+    compared = _compared("that of the first row")
+    by_round = markdown(["b", "round", "labels", *HEADER, *compared], rows)
     budget, several = settings["budget"]
-    rows = []
+    at_once, rows = [run[0] for run in runs[budget]], []
     for n_rounds in several:
-        last = [run[-1] for run in _runs(size, kept, n_rounds, budget // n_rounds)]
-        rows.append([f"{n_rounds} × {budget // n_rounds}", *_cells(last)])
-    return f"{by_round}\n\n{markdown(['rounds × batch', *HEADER], rows)}"
+        states = [run[n_rounds - 1] for run in runs[budget // n_rounds]]
+        first = at_once if n_rounds > 1 else None
+        rows.append([f"{n_rounds} × {budget // n_rounds}", *_cells(states, first)])
+    compared = _compared("that of one round")
+    return f"{by_round}\n\n{markdown(['rounds × batch', *HEADER, *compared], rows)}"
 
 
 STUDIES = (Study("mmd", "dynamicAL, Figures 1 and 9, Table 10: MMD and B by round, and at a constant budget", _tables),)

@@ -14,14 +14,16 @@ def test_holm():
     np.testing.assert_allclose(study.holm([0.9, 0.5]), [1, 1])
 
 
-def test_the_tables_of_kept_runs(tmp_path):
+@pytest.mark.parametrize(("options", "suffix"), [([], ""), (["--width", "16"], "-16")])
+def test_the_tables_of_kept_runs(tmp_path, capsys, options, suffix):
     rng = np.random.default_rng(0)
     runs = {name: rng.uniform(0.5, 0.9, size=(4, 3)) for name in ["random", *study.LOOK_AHEADS]}
     for name, accuracies in runs.items():
         for seed, accuracy in enumerate(accuracies):
-            file = f"digits-{name.replace(', ', '-').replace(' ', '_')}-2-{seed}.json"
+            file = f"digits-{name.replace(', ', '-').replace(' ', '_')}-2-{seed}{suffix}.json"
             (tmp_path / file).write_text(json.dumps({"accuracy": accuracy.tolist()}))
-    text = study.digits_tables(n_seeds=4, n_rounds=2, results=tmp_path)
+    assert study.main(["digits", "--seeds", "4", "--cycles", "2", "--results", str(tmp_path), *options]) == 0
+    text = capsys.readouterr().out
     means = {name: values[:, 1:].mean(axis=1) for name, values in runs.items()}
     for names in (study.MLMOC, study.LOOK_AHEADS):
         test = friedmanchisquare(*(means[name] for name in names))
@@ -38,23 +40,3 @@ def test_a_run_on_digits(name):
     accuracy = study.digits_run(name, seed=0, n_rounds=1, quick=True)["accuracy"]
     assert len(accuracy) == 2
     assert 0 <= min(accuracy) <= max(accuracy) <= 1
-
-
-def test_the_mnist_study_in_small(tmp_path, capsys):
-    command = ["mnist", "--quick", "--seeds", "1", "--cycles", "2", "--results", str(tmp_path), "--out", str(tmp_path)]
-    assert study.main(command) == 0
-    out = capsys.readouterr().out
-    assert all(f"| {method} |" in out for method in study.METHODS)
-    assert (tmp_path / "lookahead_mnist.png").stat().st_size > 1000
-    kept = json.loads((tmp_path / "mnist-sequential-2-0.json").read_text())
-    assert len(kept["accuracy"]) == 3
-    assert len(kept["linearised"]) == 2
-    assert study.main(command) == 0  # from the kept runs
-    assert capsys.readouterr().out == out
-
-
-def test_without_the_data(monkeypatch, tmp_path):
-    monkeypatch.setenv("SKAL_DATA_HOME", str(tmp_path))
-    assert "SKAL_DATA_HOME" in study.mnist_tables(1, 1, None, None)
-    with pytest.raises(SystemExit):
-        study.main(["nothing"])
