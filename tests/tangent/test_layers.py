@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -142,6 +143,19 @@ def test_subclasses_inherit_a_rule():
     torch.manual_seed(0)
     module = nn.Sequential(Mine(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)).double()
     assert set(check_exact(module, torch.randn(4, 2, 3, 3, dtype=torch.float64))) == {"structured"}
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_convolution_that_pads_by_itself_has_no_rule(stride):
+    class Same(nn.Conv2d):
+        def forward(self, x):  # as TensorFlow does, and networks that come from there
+            return self._conv_forward(F.pad(x, (0, 1, 0, 1)), self.weight, self.bias)
+
+    torch.manual_seed(0)
+    module = nn.Sequential(Same(2, 2, 3, stride=stride), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3))
+    X = torch.randn(4, 2, 4, 4, dtype=torch.float64)
+    module.double()(X)
+    assert check_exact(module, X) == {"structured": {"0.bias", "3.weight", "3.bias"}, "func": {"0.weight"}}
 
 
 def test_a_users_rule_is_used():
