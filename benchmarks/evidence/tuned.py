@@ -1,22 +1,17 @@
 """Networks that are fine-tuned, over whole loops: one for sentences on questions to a bank, one for images on photos.
 
-``python -m benchmarks.evidence.tuned run`` makes the runs that are missing, and ``report`` prints the table of
-``docs/evidence/yours.md``. The weights come with the extra ``backbones``: all-MiniLM-L6-v2 with a linear layer on the
-mean over the tokens, and EfficientNet-Lite0 at 64 pixels with a linear layer on the mean over the picture. All
-parameters are trained, anew in each round. The data are ``banking77.npz``, ten of its intents for each seed, and
-``cifar10_sub.npz``, in ``$SKAL_DATA_HOME``.
+They are settings of :mod:`benchmarks.evidence.everyday`, which runs and reports them. The weights come with the extra
+``backbones``: all-MiniLM-L6-v2 with a linear layer on the mean over the tokens, and EfficientNet-Lite0 at 64 pixels
+with a linear layer on the mean over the picture. All parameters are trained, anew in each round. The data are
+``banking77.npz``, ten of its intents for each seed, and ``cifar10_sub.npz``, in ``$SKAL_DATA_HOME``.
 
-Written down before the first run: nothing is chosen on these settings, and both are reported from ten seeds on. Pools,
-tests and trainings are as small as two cores need them. The default starts at random here, because it cannot know what
-such a network has learnt before; the start that covers the data does so by the features of the untouched network.
+Pools, tests and trainings are as small as two cores need them. The default starts at random here, because it cannot
+know what such a network has learnt before; the start that covers the data does so by the features of the untouched one.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -24,40 +19,15 @@ import numpy as np
 import torch
 from skorch import NeuralNetClassifier
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from benchmarks import fine_tuned
-from benchmarks._measure import markdown
 from benchmarks.evidence import raw
-from benchmarks.evidence.runs import RESULTS, append, as_result, read
 from benchmarks.evidence.settings import Setting
-from skal.bench import BenchmarkSuite, Protocol
-from skal.bench._verdict import points
 from skal.datasets import load
 from skal.strategies import MaxHerding
 
-SEEDS, N_POOL, N_TEST, PIXELS, TOKENS = 10, 200, 200, 64, 20
-ARMS = tuple(raw.ARMS)
-OWN, STRONG = "auto, own start", "margin, coverage start"
-
-
-def _setting(name: str, data: str) -> Setting:
-    protocol = Protocol(
-        name=f"tuned_{name}",
-        data=data,
-        net=name,
-        strategies=ARMS,
-        n_pool=N_POOL,
-        n_initial=10,
-        query_size=10,
-        n_rounds=3,
-    )
-    return Setting(protocol, seeds=SEEDS, held_out=True)
-
-
-SETTINGS = MappingProxyType(
-    {f"tuned_{name}": _setting(name, data) for name, data in (("texts", "banking77"), ("pictures", "cifar10_sub"))}
-)
+N_POOL, N_TEST, PIXELS, TOKENS = 200, 200, 64, 20
+NETS = MappingProxyType({"texts": "banking77", "pictures": "cifar10_sub"})
 
 
 class Pictures(nn.Module):
@@ -131,59 +101,9 @@ def make_run(setting: Setting, arm: str, seed: int) -> dict[str, Any]:
     """One run as a line."""
     name = setting.protocol.net
     X, y, X_test, y_test, features = problem(name, seed)
-    start: Any = "auto" if arm == OWN else "random"
-    if arm == STRONG:
+    start: Any = raw.ARMS[arm].initial or "random"
+    if arm == "margin, coverage start":
         nobody = SimpleNamespace(estimator=None, X_training=None, y_training=None)
         start = MaxHerding(random_state=seed).select(nobody, features, setting.protocol.n_initial)[0]
     estimator = make_estimator(name, seed)
     return raw.make_line(setting, arm, seed, estimator, X, y, (X_test, y_test), initial=start, reinitialize=True)[0]
-
-
-def run(names: list[str], arms: list[str], seeds: int, folder: Path) -> None:
-    """Make the runs that are missing; it may be stopped at any time."""
-    torch.set_num_threads(1)
-    for seed in range(seeds):
-        for name in names:
-            done = read(SETTINGS[name], folder)
-            left = [arm for arm in arms if (arm, seed) not in done]
-            for arm in tqdm(left, f"{name}, seed {seed}", file=sys.stderr, disable=not left):
-                append(SETTINGS[name], make_run(SETTINGS[name], arm, seed), folder)
-
-
-def report(folder: Path) -> str:
-    """Points over Random with their verdicts, and seconds per query."""
-    found = {name: as_result(setting, list(ARMS), folder) for name, setting in SETTINGS.items()}
-    ready = {name: result for name, result in found.items() if result and len(result.seeds) >= SEEDS}
-    absent = [f"Not run with {SEEDS} seeds: {name}." for name in SETTINGS if name not in ready]
-    if not ready:
-        return "\n".join(absent)
-    suite = BenchmarkSuite(ready)
-    rows: list[list[object]] = []
-    for name, result in ready.items():
-        against = {c.strategy: c for c in suite.comparisons()[name]}
-        seconds = result.times()["query"]
-        area = f"{100 * result.areas().loc['random'].mean():.1f}"
-        cells = [f"{points(against[arm].difference)} ({against[arm].outcome})" for arm in ARMS[1:]]
-        rows.append([name.removeprefix("tuned_"), len(result.seeds), area, *cells, f"{seconds[OWN]:.2g}"])
-    header = ["setting", "seeds", "Random's mean accuracy", *ARMS[1:], "seconds per query of auto"]
-    return "\n\n".join([markdown(header, rows), *absent])
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run, or print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence.tuned", description=__doc__)
-    parser.add_argument("command", choices=["run", "report"])
-    parser.add_argument("--settings", type=lambda text: text.split(","), default=["texts", "pictures"], metavar="A,B")
-    parser.add_argument("--arms", type=lambda text: text.split(";"), default=list(ARMS), metavar="A;B")
-    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER")
-    args = parser.parse_args(argv)
-    if args.command == "report":
-        print(report(args.results))
-    else:
-        run([f"tuned_{name}" for name in args.settings], args.arms, args.seeds, args.results)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.evidence import centres, commands, everyday, heads, intervals, kinds, rivals, tuned
+from benchmarks.evidence import centres, commands, everyday, heads, intervals, kinds, rivals
 from benchmarks.evidence.runs import fingerprint
 from benchmarks.evidence.settings import SETTINGS
 from skal.bench._statistics import saved_labels
@@ -171,16 +171,6 @@ class TestEveryday:
         assert "| churn_logistic_few" not in printed
         assert "Not run with 10 seeds: credit_logistic_few, churn_logistic_few" in printed
         assert "`auto, own start` is better than Random in 1 of 1 settings of tables with few labels" in printed
-
-
-def test_fine_tuned_networks_need_their_seeds(tmp_path, capsys):
-    write_runs(tmp_path, tuned.SETTINGS["tuned_texts"], FOUR)
-    write_runs(tmp_path, tuned.SETTINGS["tuned_pictures"], FOUR, seeds=9)
-    assert tuned.main(["report", "--results", str(tmp_path)]) == 0
-    row, _, absent = capsys.readouterr().out.splitlines()[2:]
-    assert row.startswith("| texts | 10 | 60.")
-    assert row.endswith("(better) | 0.5 |")
-    assert absent == "Not run with 10 seeds: tuned_pictures."
 
 
 def test_a_start_by_k_means_has_a_sample_of_each_cluster():
