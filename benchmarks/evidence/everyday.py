@@ -1,5 +1,5 @@
 """Settings nearer to what users have: tables that no rule was chosen on, boosted trees, wrong answers, a rare class, a
-large pool, batches of one and of a thousand.
+large pool, batches of one and of a thousand, networks that are fine-tuned (:mod:`benchmarks.evidence.tuned`).
 
 ``python -m benchmarks.evidence.everyday run [--settings A,B] [--seeds 10]`` makes the runs that are missing, and
 ``report`` prints the tables of the page ``docs/evidence/yours.md``. The tables are those of the package
@@ -31,7 +31,7 @@ from sklearn.preprocessing import Normalizer, OneHotEncoder, StandardScaler
 from tqdm import tqdm
 
 from benchmarks._measure import markdown
-from benchmarks.evidence import raw
+from benchmarks.evidence import raw, tuned
 from benchmarks.evidence.runs import RESULTS, append, as_result, read
 from benchmarks.evidence.settings import Setting
 from skal.bench import BenchmarkSuite, Protocol
@@ -75,6 +75,7 @@ _ALL = [
     _setting("batches_of_one", "cifar10_features", "linear", (10, 1, 30), 3000),
     _setting("large_pool", "diamonds", "logistic", (100, 100, 4), 30000),
     _setting("batches_of_1000", "diamonds", "logistic", (1000, 1000, 3), 30000),
+    *(_setting(f"tuned_{net}", data, net, (10, 10, 3), tuned.N_POOL) for net, data in tuned.NETS.items()),
 ]
 SETTINGS = MappingProxyType({setting.name: setting for setting in _ALL})
 
@@ -140,6 +141,8 @@ def draw_pool(setting: Setting, y: np.ndarray, seed: int) -> tuple[np.ndarray, n
 def make_run(name: str, arm: str, seed: int) -> dict[str, Any]:
     """One run as a line; with a rare class the score is the share of its samples in the pool that are labelled."""
     setting = SETTINGS[name]
+    if setting.protocol.net in tuned.NETS:
+        return tuned.make_run(setting, arm, seed)
     X, y, X_test, y_test = _read(setting.protocol.data)
     rows, answers = draw_pool(setting, y, seed)
     pool = X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]

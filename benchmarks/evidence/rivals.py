@@ -4,7 +4,7 @@
 ``docs/evidence/yours.md``. The settings are those of the evidence, with their pools, first labels and classifiers; what
 is compared with them are its stored runs of the same seeds. scikit-activeml's strategies come as they are, with their
 defaults; modAL's is its ranked batch. *From no labels* is the start that scikit-activeml's pages show: the strategy is
-asked before there is any label.
+asked before there is any label. *k-means start* is the sample nearest to each centre of as many clusters, then Margin.
 
 Written down before the runs: two settings with few labels, features of texts and rows of numbers, ten seeds. Badge of
 scikit-activeml keeps an embedding of samples times classes times features, 1 GB with 77 classes: it takes part in the
@@ -23,6 +23,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks._measure import markdown
+from benchmarks.evidence.centres import centres_then_margin
 from benchmarks.evidence.runs import RESULTS, append, as_line, as_result, read, time_run
 from benchmarks.evidence.settings import DEFAULT, REFERENCE, SECOND, SETTINGS, Arm
 from skal.bench import BenchmarkResult, BenchmarkSuite
@@ -33,6 +34,7 @@ NO_LABELS = ", from no labels"
 SEEDS = 10
 _NAMES = ("CoreSet", "TypiClust", "ProbCover", "Falcun", "DropQuery", "Clue")
 RANKED = "modAL's ranked batch"
+CENTRES = "margin, k-means start"
 # the same method in skal, whose stored runs stand beside it
 TWINS: Mapping[str, str] = MappingProxyType(
     {
@@ -46,7 +48,7 @@ TWINS: Mapping[str, str] = MappingProxyType(
 )
 RIVALS: Mapping[str, Arm] = MappingProxyType(
     {name: Arm(name) for name in _NAMES}
-    | {RANKED: Arm(RANKED)}
+    | {RANKED: Arm(RANKED), CENTRES: Arm(CENTRES, "zero_shot")}
     | {f"TypiClust{NO_LABELS}": Arm("TypiClust", "zero_shot"), f"Clue{NO_LABELS}": Arm("Clue", "zero_shot")}
     | {"Badge": Arm("Badge")}
 )
@@ -57,6 +59,8 @@ WHERE: Mapping[str, list[str]] = MappingProxyType(
 
 def make_rival(name: str) -> Callable[..., Any]:
     """A strategy of another library as a function of learner, pool and size."""
+    if name == CENTRES:
+        return centres_then_margin
     if name == RANKED:
         from modAL.batch import uncertainty_batch_sampling
 
@@ -81,7 +85,9 @@ def run(names: list[str], arms: list[str] | None, seeds: int, folder: Path) -> N
 def load(name: str, folder: Path) -> BenchmarkResult | None:
     """The rivals that have all seeds, beside stored runs of skal of the same seeds."""
     foreign = as_result(SETTINGS[name], list(RIVALS), folder)
-    own = as_result(SETTINGS[name], [REFERENCE, SECOND, DEFAULT, "auto, own start", *TWINS.values()])
+    own = as_result(
+        SETTINGS[name], [REFERENCE, SECOND, f"{SECOND}, coverage start", DEFAULT, "auto, own start", *TWINS.values()]
+    )
     if foreign is None or own is None:
         return None
     done = {arm for arm in foreign.strategies if sum(run.strategy == arm for run in foreign.runs) >= SEEDS}
@@ -103,7 +109,9 @@ def report(folder: Path) -> str:
         seconds = result.times()["query"]
         rows: list[list[object]] = []
         for c in sorted(against.values(), key=lambda c: -c.difference):
-            library = "modAL" if c.strategy == RANKED else "scikit-activeml" if c.strategy in RIVALS else "skal"
+            library = {RANKED: "modAL", CENTRES: "scikit-learn"}.get(
+                c.strategy, "scikit-activeml" if c.strategy in RIVALS else "skal"
+            )
             cells = [f"{points(c.difference)} ({c.outcome})", f"{seconds[c.strategy]:.2g}"]
             rows.append([c.strategy, library, TWINS.get(c.strategy, "–"), *cells])
         rows.append([REFERENCE, "skal", "–", "0", f"{seconds[REFERENCE]:.2g}"])

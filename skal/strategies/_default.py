@@ -38,7 +38,7 @@ _MOST_INPUTS = 4096
 # share of the parameters below the last layer that may be trained in a network whose features are those it came with
 _MOSTLY_FROZEN = 0.5
 # parameters that are trained: with more, look-ahead takes dozens of times as long as a pass over the pool
-_MOST_TANGENTS = 5_000_000
+_MOST_TANGENTS = 1_000_000
 # labels of a start on a table that distance is better for: it finds outliers, which is good for few labels only
 _FEW_LABELS = 10
 # labelled samples with another of their class, before neighbours can tell whether features say anything

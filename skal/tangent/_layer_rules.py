@@ -108,12 +108,18 @@ def _both_sides(padding: Sizes) -> Sizes:
     return tuple(x for p in reversed(padding) for x in (p, p))
 
 
-def _spatial_padding(layer: Any) -> tuple[int, ...]:
-    """The padding of a convolution: (before, after) pairs, last dim first."""
-    if layer.padding == "same":
-        pairs = [divmod(d * (k - 1), 2) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-        return tuple(x for half, odd in reversed(pairs) for x in (half, half + odd))
-    return _both_sides((0,) * len(layer.kernel_size) if layer.padding == "valid" else layer.padding)
+def _spatial_padding(layer: Any, size: Sizes, out: Sizes) -> tuple[int, ...]:
+    """The padding of a convolution that takes ``size`` to ``out``: (before, after) pairs, last dim first.
+
+    A convolution that pads its input by itself is taken to do so like padding="same": as TensorFlow does.
+    """
+    axes = list(zip(size, out, layer.kernel_size, layer.stride, layer.dilation, strict=True))
+    if layer.padding != "same":
+        own: Sizes = (0,) * len(size) if layer.padding == "valid" else layer.padding
+        if all((n + 2 * p - d * (k - 1) - 1) // s + 1 == m for p, (n, m, k, s, d) in zip(own, axes, strict=True)):
+            return _both_sides(own)
+    pairs = [divmod(max(0, (m - 1) * s + d * (k - 1) + 1 - n), 2) for n, m, k, s, d in axes]
+    return tuple(x for half, odd in reversed(pairs) for x in (half, half + odd))
 
 
 def unfold(x: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes, out: Sizes, groups: int) -> Tensor:
@@ -179,7 +185,8 @@ def _convolution_weight(layer: Any, a: Tensor, g: Tensor, padding: tuple[int, ..
 @register_rule(nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def _convolution(layer: Any, a: Tensor, g: Tensor) -> Contributions:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    weight = _convolution_weight(layer, a, g, _spatial_padding(layer), mode)
+    padding = _spatial_padding(layer, a.shape[2:], g.shape[2:])
+    weight = _convolution_weight(layer, a, g, padding, mode)
     return {"weight": weight, "bias": _over_positions(g)}
 
 

@@ -47,6 +47,11 @@ def test_twelve_few_twelve_many_and_the_texts():
     assert raw.ARMS["auto, own start"].initial == "auto"
 
 
+def test_pools_of_two_seeds_differ():
+    assert raw.SETTINGS[SETTING].protocol.n_pool < 2 * 846 // 3  # rows of vehicle to draw from
+    assert raw.SETTINGS["raw_segment_logistic_few"].protocol.n_pool == 1000
+
+
 def test_the_rule_is_chosen_on_tables_that_do_not_judge_it(tmp_path, monkeypatch):
     assert not set(raw_rule.TABLES) & set(raw.TABLES)
     monkeypatch.setattr(raw_rule, "SIZES", (10,))
@@ -54,7 +59,7 @@ def test_the_rule_is_chosen_on_tables_that_do_not_judge_it(tmp_path, monkeypatch
         path = tmp_path / "kept.jsonl"
         assert raw_rule.main(["run", "--tables", "wine", "--kept", str(path), "--loops", "0", "--starts", "1"]) == 0
         keys = [json.loads(line)["key"] for line in path.read_text().splitlines()]
-        starts = [(net, start) for net in ("logistic", "forest") for start in ("random", "distance", "direction")]
+        starts = [(net, start) for net in ("logistic", "forest") for start in raw_rule.STARTS]
         assert keys == [f"wine, {net}: {start}, none, 10 labels, seed 100" for net, start in starts]
     assert len(raw_rule.make_run("wine", "logistic", "distance", "leaves", 10, 100)) == 3
 
@@ -74,4 +79,5 @@ def test_starts_are_compared_by_seeds(tmp_path, capsys):
     assert raw_rule.main(["report", "--tables", "wine", "--kept", str(path)]) == 0
     loops, first_models = capsys.readouterr().out.strip().split("\n\n")
     assert loops.splitlines()[2] == "| wine | 2 | +10.50 ± 0.5 | +10.50 ± 0.5 |"
-    assert first_models.splitlines()[2:] == [f"| {n} | 2 | +20.50 | +10.00 | +10.50 ± 0.0 |" for n in raw_rule.SIZES]
+    rows = [f"| {n} | 2 | +20.50 | +10.00 | – | +10.50 ± 0.0 | – |" for n in raw_rule.SIZES]
+    assert first_models.splitlines()[2:] == rows

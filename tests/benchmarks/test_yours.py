@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
 
-from benchmarks.evidence import commands, everyday, heads, intervals, kinds, rivals
+from benchmarks.evidence import centres, commands, everyday, heads, intervals, kinds, rivals
 from benchmarks.evidence.runs import fingerprint
 from benchmarks.evidence.settings import SETTINGS
 from skal.bench._statistics import saved_labels
@@ -170,6 +171,15 @@ class TestEveryday:
         assert "| churn_logistic_few" not in printed
         assert "Not run with 10 seeds: credit_logistic_few, churn_logistic_few" in printed
         assert "`auto, own start` is better than Random in 1 of 1 settings of tables with few labels" in printed
+
+
+def test_a_start_by_k_means_has_a_sample_of_each_cluster():
+    X = np.repeat(10 * np.eye(4), 5, axis=0) + np.random.default_rng(0).normal(scale=0.1, size=(20, 4))
+    chosen = centres.nearest_to_centres(X, 4)
+    assert sorted(chosen // 5) == [0, 1, 2, 3]
+    assert all(np.argmin(np.square(X - X[5 * k : 5 * k + 5].mean(0)).sum(1)) in chosen for k in range(4))
+    with pytest.warns(ConvergenceWarning, match="distinct clusters"):
+        assert len(set(centres.nearest_to_centres(np.ones((6, 2)), 5))) == 5  # copies are taken once each
 
 
 class TestRivals:

@@ -267,9 +267,9 @@ def test_one_frozen_number_does_not_make_a_network_pre_trained():
 
 
 def test_look_ahead_is_for_networks_that_it_can_afford():
-    found = recommend(trained(Adapted(frozen=False, n_spare=5_000_000), IMAGES[:6]), IMAGES)
+    found = recommend(trained(Adapted(frozen=False, n_spare=1_000_000), IMAGES[:6]), IMAGES)
     assert isinstance(found.strategy_, BADGE)
-    assert found.reason_ == "the network is trained; look-ahead would take long with 5,000,360 parameters"
+    assert found.reason_ == "the network is trained; look-ahead would take long with 1,000,360 parameters"
 
 
 @pytest.mark.parametrize("informative", [True, False])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -142,6 +143,32 @@ def test_subclasses_inherit_a_rule():
     torch.manual_seed(0)
     module = nn.Sequential(Mine(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)).double()
     assert set(check_exact(module, torch.randn(4, 2, 3, 3, dtype=torch.float64))) == {"structured"}
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("pads", "backend"), [((0, 1, 0, 1), "structured"), ((2, 0, 2, 0), "func")])
+def test_a_convolution_that_pads_by_itself(pads, backend, stride):
+    class Padded(nn.Conv2d):
+        def forward(self, x):  # the first is what TensorFlow does, and networks that come from there
+            return self._conv_forward(F.pad(x, pads), self.weight, self.bias)
+
+    torch.manual_seed(0)
+    module = nn.Sequential(Padded(4, 4, 2, stride=stride, groups=2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3))
+    X = torch.randn(4, 4, 5, 5, dtype=torch.float64)
+    module.double()(X)
+    assert "0.weight" in check_exact(module, X)[backend]
+
+
+def test_a_transposed_convolution_that_crops_by_itself_has_no_rule():
+    class Cropped(nn.ConvTranspose2d):
+        def forward(self, x):
+            return super().forward(x)[..., 1:, 1:]
+
+    torch.manual_seed(0)
+    module = nn.Sequential(Cropped(2, 2, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3))
+    X = torch.randn(4, 2, 3, 3, dtype=torch.float64)
+    module.double()(X)
+    assert check_exact(module, X) == {"structured": {"0.bias", "3.weight", "3.bias"}, "func": {"0.weight"}}
 
 
 def test_a_users_rule_is_used():
