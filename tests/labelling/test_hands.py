@@ -10,7 +10,8 @@ from benchmarks._label_page import Keys
 from .conftest import label_page
 
 CLASSES = ["ant", "bee", "cow"]
-# A hand that has answered and does not stop: it acts on every frame until the page says that the next sample counts.
+# A hand that has answered and does not stop: it acts as soon as the next sample is there, and then on every frame until
+# the page says that it counts.
 SHAKE = """
 const [what, key, selector, done] = arguments, stage = document.querySelector(".stage"), first = stage.dataset.ready;
 const id = () => document.querySelector("figure.sample").dataset.id, before = id();
@@ -18,12 +19,19 @@ const act = (detail) => {
   if (key) document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
   else document.querySelector(selector).dispatchEvent(new MouseEvent("click", { detail, bubbles: true }));
 };
-act(1);
+const counts = () => (stage.dataset.ready ?? "").split(" ").includes(what);
 let n = 0;
-const frame = () => {
-  if (id() !== before && (stage.dataset.ready ?? "").split(" ").includes(what)) return done(n);
+const again = () => {
+  if (id() !== before && counts()) return;
   act(2);
   n += id() !== before;
+};
+const seen = new MutationObserver(again);
+seen.observe(stage, { childList: true });
+act(1);
+const frame = () => {
+  if (id() !== before && counts()) return seen.disconnect(), done(n);
+  again();
   requestAnimationFrame(frame);
 };
 frame();
@@ -272,7 +280,7 @@ def test_a_hand_that_goes_on_labels_no_sample_that_nobody_has_seen(hands, what, 
         page.ready(what)
         done = []
         hands.give(label, lambda done=done: done.append(page.driver.execute_async_script(SHAKE, what, key, selector)))
-        assert done[0] >= 3  # times it acted on the next sample, in vain
+        assert done[0] >= 1  # times it acted on the next sample, in vain
     hands.give("ant", lambda: page.press("1"))  # which counts from then on
     hands.check()
 
