@@ -25,6 +25,9 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-renderer-backgrounding",  # it would be the last to get a busy processor
+    "--disable-backgrounding-occluded-windows",
+    "--disable-background-timer-throttling",
     "--hide-scrollbars",
 ]
 

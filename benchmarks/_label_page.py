@@ -11,7 +11,6 @@ from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from benchmarks._browser import FLAGS
@@ -19,7 +18,11 @@ from benchmarks._browser import FLAGS
 BINARIES = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
 MISSING = [name for name, path in BINARIES.items() if path is None]
 WHY = f"no {' and no '.join(MISSING)}: install Debian's packages chromium and chromium-driver"
-PATIENCE = 60.0  # on a busy machine; nothing waits longer than it must
+PATIENCE = 600.0  # on a busy machine; nothing waits longer than it must
+SEEN = """
+return [...document.querySelectorAll(arguments[0])].filter((each) => each.checkVisibility({ checkVisibilityCSS: true })
+  && each.getClientRects().length > 0);
+"""
 # a page without a sample is ready for anything, and so is one whose samples are behind another view
 READY = """
 const stage = document.querySelector('.stage');
@@ -56,7 +59,7 @@ class Page:
             except StaleElementReferenceException:
                 pass
             assert time.monotonic() < end, "the page did not get there"
-            time.sleep(0.005)
+            time.sleep(0.01)
 
     def resize(self, width: int, height: int, *, scheme: str = "light") -> None:
         """Be so large, and light or dark."""
@@ -71,7 +74,7 @@ class Page:
 
     def find(self, selector: str) -> list[Any]:
         """Elements that can be seen."""
-        return [each for each in self.driver.find_elements(By.CSS_SELECTOR, selector) if each.is_displayed()]
+        return self.run(SEEN, selector)
 
     def text(self, selector: str) -> str:
         """The text of the first element."""

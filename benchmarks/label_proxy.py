@@ -21,7 +21,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks._label_command import Served
@@ -158,9 +158,10 @@ def try_browser(
     def lost() -> bool:
         return bool(page.find(".banner")) and "does not answer" in page.text(".banner")
 
-    def seconds_until(condition: object) -> float:
+    def seconds_to_tell(end: Callable[[], None]) -> float:
         began = time.monotonic()
-        page.wait_for(condition)
+        end()
+        page.wait_for(lost)
         return time.monotonic() - began
 
     page.open(address)
@@ -169,13 +170,11 @@ def try_browser(
     found = answers(out)[before:]
     check("Chromium labels through nginx", found == [("ann", k, x) for k, x in zip(shown, "345", strict=True)])
     shown = page.current()
-    proxy.stop()
-    print(f"   nginx is gone: the page says so after {seconds_until(lost):.1f} s")
+    print(f"   nginx is gone: the page says so after {seconds_to_tell(proxy.stop):.1f} s")
     proxy.start()
     page.wait_for(lambda: not page.find(".banner"))
     check("it goes on by itself when nginx is back, with the same sample", page.current() == shown)
-    served.kill()
-    print(f"   the server behind nginx is gone: the page says so after {seconds_until(lost):.1f} s")
+    print(f"   the server behind nginx is gone: the page says so after {seconds_to_tell(served.kill):.1f} s")
     page.press("6")  # is lost, and the page says so
     served, _ = serve(out, *arguments)
     page.wait_for(lambda: not page.find(".banner"))

@@ -247,8 +247,8 @@ class Project:
             for key in keys:
                 self._leases.release(client, self._place(key))
             if label is not None:
-                self._pace.note()
-        self.worker.note_change()
+                self._pace.note(len(keys))
+        self.worker.note_change(len(keys))
 
     def decide(self, key: str, label: str | None, *, declined: bool = False, person: str | None = None) -> None:
         """Decide on a sample that people have labelled differently."""
@@ -280,7 +280,7 @@ class Project:
                 self._write(keys, label, declined, person, source="undone")
             done = stack.pop()  # not before it is written
             self._leases.keep(client, (self._place(key) for key, before in done if before is None))  # it is shown again
-            self.worker.note_change()
+            self.worker.note_change(len(done))
             return self._question(self._place(done[0][0])) | {"undone": [key for key, _ in done]}
 
     def add_class(self, name: str) -> list[str]:

@@ -67,10 +67,10 @@ class Pace:
 
     Examples
     --------
-    >>> moments = iter([0.0, 3600.0, 3603.0, 3606.0])
+    >>> moments = iter([0.0, 3600.0, 3603.0, 3606.0, 3612.0])
     >>> pace = Pace([], clock=lambda: next(moments))
-    >>> pace.note(), pace.note(), pace.note()
-    (None, None, None)
+    >>> pace.note(), pace.note(), pace.note(), pace.note(2)
+    (None, None, None, None)
     >>> pace.per_minute()
     20.0
     """
@@ -81,9 +81,9 @@ class Pace:
         found = sorted(datetime.fromisoformat(text).timestamp() for text in times if text.startswith(today))
         self._times: deque[float] = deque(found, maxlen=2000)
 
-    def note(self) -> None:
-        """There is one more label."""
-        self._times.append(self._clock())
+    def note(self, n: int = 1) -> None:
+        """There are n more labels."""
+        self._times.extend([self._clock()] * n)
 
     def per_minute(self) -> float:
         """Labels a minute, 0 before there are two."""

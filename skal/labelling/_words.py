@@ -106,15 +106,15 @@ def say_certificate(certificate: dict[str, Any], left: int) -> str:
 
 
 def say_refusal(max_error: float) -> str:
-    """Say that a last check found too many errors.
+    """Say that a last check grants nothing; with few samples this may happen to a good model, too.
 
     Examples
     --------
     >>> say_refusal(0.05)
-    'The last check found too many errors to promise at most 5 %. The model learns from it; go on labelling.'
+    'The last check does not allow a promise of at most 5 %. The model learns from it; go on labelling.'
     """
-    promise = f"to promise at most {100 * max_error:g} %"
-    return f"The last check found too many errors {promise}. The model learns from it; go on labelling."
+    promise = f"a promise of at most {100 * max_error:g} %"
+    return f"The last check does not allow {promise}. The model learns from it; go on labelling."
 
 
 def say_left_out(names: Sequence[str]) -> str | None:

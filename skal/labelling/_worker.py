@@ -80,6 +80,7 @@ class Worker:
         self._wake, self._stopping = threading.Condition(), False
         self._changes = 0
         self._doing: str | None = "starting"
+        self._rests = False  # nothing is done, and nothing is due
         self._progress: dict[str, int] | None = None
         self._error: str | None = None
         self._measured: dict[str, Any] = {"curve": [], "later": None, "forecast": None}
@@ -100,10 +101,10 @@ class Worker:
             # features come in small batches, and a thread that is left inside one would end the process the hard way
             self._thread.join(timeout if self._progress is None else 60.0)
 
-    def note_change(self) -> None:
-        """There is a new label, or another one."""
+    def note_change(self, n: int = 1) -> None:
+        """There are n new labels, or other ones."""
         with self._wake:
-            self._changes += 1
+            self._changes += n
             self._wake.notify_all()
 
     def want_audit(self, size: int) -> None:
@@ -123,15 +124,17 @@ class Worker:
             self._wanted, self._changes = 0, max(self._changes, self._query_size)
             self._wake.notify_all()
 
-    def wait_until_idle(self, timeout: float = 60.0) -> bool:
-        """Wait until nothing is due; whether that came to pass."""
+    def wait_until_idle(self, timeout: float = 600.0) -> bool:
+        """Wait until nothing is due, and labels have been judged; whether that came to pass."""
         with self._wake:
-            return self._wake.wait_for(lambda: self._doing is None and not self._due(), timeout)
+            return self._wake.wait_for(lambda: self._rests and not self._due(), timeout)
 
     def status(self) -> dict[str, Any]:
         """Describe the current work, the learning curve and the forecast."""
+        with self._wake:  # what is due is as good as begun
+            doing = self._doing or ("training" if self._due() else None)
         error = self._error or self._rounds.error
-        return {"doing": self._doing, "progress": self._progress, "error": error, **self._measured}
+        return {"doing": doing, "progress": self._progress, "error": error, **self._measured}
 
     def _due(self) -> bool:
         if self._wanted:
@@ -151,17 +154,16 @@ class Worker:
             # without features there is nothing to train on: samples come at random until the next attempt
             prepared = prepared or self._succeeds(self._prepare)
             stepped = prepared and self._succeeds(self._step)
-            with self._wake:
-                self._doing = None
-                self._wake.notify_all()
+            self._doing = None
             if stepped and not self._stopping and not self._due():
                 self._succeeds(self._doubt)
             with self._wake:
+                self._rests = True
                 self._wake.notify_all()
                 self._wake.wait_for(lambda: self._stopping or self._due())
                 if self._stopping:
                     return
-                self._changes = 0
+                self._rests, self._doing, self._changes = False, "training", 0
 
     def _succeeds(self, work: Callable[[], None]) -> bool:
         """Do some work, and return whether it succeeded; errors are reported, and labelling goes on."""

@@ -28,6 +28,8 @@ from ..support.processes import READY
 
 DIGITS = load_digits()
 CLASSES = [str(i) for i in range(10)]
+PATIENCE = 600.0  # seconds, on a busy machine; nothing waits longer than it must
+SHOWN = ("doing", "error", "labelled", "rounds", "audit", "check", "final", "refused")  # of a status that does not come
 
 
 def truth(key):
@@ -56,7 +58,7 @@ class Client:
     def request(self, method, path, body=None, headers=None):
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         known = {"Host": f"127.0.0.1:{self.address.port}"} | ({"Content-Type": "application/json"} if data else {})
-        with closing(HTTPConnection("127.0.0.1", self.address.port, timeout=120)) as connection:
+        with closing(HTTPConnection("127.0.0.1", self.address.port, timeout=PATIENCE)) as connection:
             connection.putrequest(method, path, skip_host=True)
             for name, value in (known | (headers or {})).items():
                 if value is not None:
@@ -75,8 +77,11 @@ class Client:
 
 @contextmanager
 def label_page(X, classes, folder, **settings):
-    """A client of the page that ``skal.label`` serves; "Finish" is pressed at the end, and gives it a ``result``."""
-    ready, results = Queue(), []
+    """A client of the page that ``skal.label`` serves; "Finish" is pressed at the end, and gives it a ``result``.
+
+    With a linear model unless another one is named: a pre-trained network takes a while for a few pictures, too.
+    """
+    ready, results, settings = Queue(), [], {"model": "linear"} | settings
 
     def run():
         try:
@@ -86,7 +91,7 @@ def label_page(X, classes, folder, **settings):
 
     thread = threading.Thread(target=run)
     thread.start()
-    address = ready.get(timeout=120)
+    address = ready.get(timeout=PATIENCE)
     if isinstance(address, BaseException):
         raise address
     client = Client(address)
@@ -94,26 +99,47 @@ def label_page(X, classes, folder, **settings):
         yield client
     finally:
         client.call("finish")
-        thread.join(120)
+        thread.join(PATIENCE)
     (client.result,) = results
 
 
-def wait_for_training(client, rounds=1, seconds=120):
-    """Until so many trainings have ended, and none runs."""
-    end = time.monotonic() + seconds
+def wait_for_status(client, condition=lambda status: True):
+    """The page's status when nothing is being done, nor due, and a condition holds."""
+    end = time.monotonic() + PATIENCE
     while True:
         status = client.call("status")
-        if status["rounds"] >= rounds and status["doing"] is None:
-            assert status["error"] is None
-            return
-        assert time.monotonic() < end, status
+        if status["doing"] is None and condition(status):
+            return status
+        assert time.monotonic() < end, json.dumps({key: status[key] for key in SHOWN})
         time.sleep(0.02)
+
+
+def wait_for_training(client, rounds=1):
+    """Until so many trainings have ended, and none runs; gives the page's status."""
+    status = wait_for_status(client, lambda status: status["rounds"] >= rounds)
+    assert status["error"] is None
+    return status
+
+
+def work(client, n, truth):
+    """Label n samples, whose truth a function of the item gives; gives what was said, by id."""
+    said = {}
+    while len(said) < n:
+        items = client.call("next", n=min(200, n - len(said)))["items"]
+        assert items
+        by_label = {}
+        for item in items:
+            by_label.setdefault(truth(item), []).append(item["id"])
+        for label, keys in by_label.items():
+            client.call("answer", ids=keys, label=label)
+        said |= {key: label for label, keys in by_label.items() for key in keys}
+    return said
 
 
 def digits_page(folder, n=300, classes=CLASSES, **settings):
     """The page of :func:`make_project`, as ``skal.label`` serves it."""
     ids = [f"digit-{i:04d}" for i in range(n)]
-    settings = {"model": "linear", "query_size": 10} | settings
+    settings = {"query_size": 10} | settings
     return label_page(DIGITS.images[:n] / 16, classes, folder, ids=ids, **settings)
 
 
@@ -123,7 +149,7 @@ def server(project):
     thread = found.start()
     yield found
     found.stop()
-    thread.join(120)
+    thread.join(PATIENCE)
 
 
 @pytest.fixture
@@ -168,12 +194,12 @@ class Command:
     def kill(self):
         """As kill -9 does."""
         self.process.kill()
-        self.process.join(120)
+        self.process.join(PATIENCE)
 
     def end(self):
         """Wait for the end, and give everything that it has printed."""
         self.lines += self._out
-        self.process.join(180)
+        self.process.join(PATIENCE)
         return self.process.exitcode, "".join(self.lines), self._err.read_text("utf-8")
 
     def close(self):

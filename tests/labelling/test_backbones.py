@@ -1,7 +1,6 @@
 """Features of a frozen network while somebody labels: the one that is installed, and one's own."""
 
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ import skal
 from skal.cli import main
 from skal.exceptions import CheckpointError, InvalidParameterError, SkalError
 
-from .conftest import Client, label_page
+from . import conftest
+from .conftest import Client, wait_for_status, work
 
 TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
 CLASSES = ["red", "blue"]
@@ -83,33 +83,22 @@ def own(tmp_path):
     return path
 
 
-def wait_until_idle(client):
-    """Wait until nothing is done in the background, and give the page's status."""
-    for _ in range(6000):
-        status = client.call("status")
-        if status["doing"] is None:
-            return status
-        time.sleep(0.02)
-    raise AssertionError(status)
+def label_page(X, classes, folder, **settings):
+    """The page with the model that is the default."""
+    return conftest.label_page(X, classes, folder, **({"model": None} | settings))
 
 
 def color(item):
     return item["id"].split("/")[0]
 
 
-def work(client, n, truth=color):
-    for _ in range(n):
-        (item,) = client.call("next", n=1)["items"]
-        client.call("answer", id=item["id"], label=truth(item))
-
-
 @pytest.mark.parametrize("name", ["shrink", "make_backbone", "Transformer", "module", "make_module"])
 def test_a_backbone_of_ones_own_may_be_many_things(name, image_folder, own, tmp_path):
     settings = {"backbone": f"{own}:{name}", "query_size": 5, "share": 0}
     with label_page(image_folder, CLASSES, tmp_path / "out", **settings) as client:
-        wait_until_idle(client)
-        work(client, 10)
-        status = wait_until_idle(client)
+        wait_for_status(client)
+        work(client, 10, color)
+        status = wait_for_status(client)
         assert status["error"] is None
         assert status["model"] == f"a linear classifier on features of {own}:{name}"
     loop = client.result.model
@@ -143,9 +132,9 @@ def test_a_function_of_ones_own_for_texts_and_numbers(own, tmp_path):
     for X, name, truth in ((TEXTS, "count", film), (rows, "double", large)):
         settings = {"backbone": f"{own}:{name}", "query_size": 5, "share": 0}
         with label_page(X, ["good", "bad"], tmp_path / name, **settings) as client:
-            wait_until_idle(client)
+            wait_for_status(client)
             work(client, 15, truth)
-            assert wait_until_idle(client)["error"] is None
+            assert wait_for_status(client)["error"] is None
         features = np.array([[19, 1], [19, 0]] if name == "count" else [[70], [10]], dtype=np.float32)
         assert client.result.model.predict(features).tolist() == ["good", "bad"]
         raw = ["good film number 12", "awful film number 1"] if name == "count" else [[35.0], [5.0]]
@@ -191,7 +180,7 @@ def test_features_are_computed_once_and_kept(image_folder, own, tmp_path):
         """How many pictures the backbone has been given."""
         settings = {"backbone": f"{own}:shrink", "query_size": 5}
         with label_page(image_folder, CLASSES, tmp_path / "out", **settings) as client:
-            status = wait_until_idle(client)
+            status = wait_for_status(client)
             assert status["error"] is None
             assert status["unreadable"] == ["broken.png"]
         return len(notes.read_text())
@@ -206,20 +195,20 @@ def test_features_are_computed_once_and_kept(image_folder, own, tmp_path):
 
 def test_samples_are_shown_before_the_features_are_there(image_folder, own, tmp_path):
     with label_page(image_folder, CLASSES, tmp_path / "out", backbone=f"{own}:waits", share=0) as client:
-        work(client, 3)
+        work(client, 3, color)
         (tmp_path / "go").touch()
-        status = wait_until_idle(client)
+        status = wait_for_status(client)
         assert (status["labelled"], status["error"], status["progress"]) == (3, None, None)
 
 
 def test_a_backbone_that_fails_in_the_middle_is_named_and_tried_again(image_folder, own, tmp_path, capsys):
     settings = {"backbone": f"{own}:later", "query_size": 5, "share": 0}
     with label_page(image_folder, CLASSES, tmp_path / "out", **settings) as client:
-        error = wait_until_idle(client)["error"]
+        error = wait_for_status(client)["error"]
         assert error.startswith(f"FeatureError: The backbone {own}:later must accept the samples.")
         assert "MemoryError: too many. Labels, and features up to here, are kept." in error
-        work(client, 5)  # samples come at random meanwhile
-        assert wait_until_idle(client)["error"] is None
+        work(client, 5, color)  # samples come at random meanwhile
+        assert wait_for_status(client)["error"] is None
     assert client.result.model.estimator_.n_features_in_ == 3
     assert len(client.result.labels) == 5
     assert "too many" in capsys.readouterr().err
@@ -229,14 +218,14 @@ def test_an_installed_network_is_the_default_and_guessing_stands_beside_the_accu
     (image_folder / "IMG_1.HEIC").write_bytes(b"x")
     (image_folder / "red" / "film.mp4").write_bytes(b"x")
     with label_page(image_folder, CLASSES, tmp_path / "out", query_size=5, share=0.5) as client:
-        status = wait_until_idle(client)
+        status = wait_for_status(client)
         assert status["model"] == "a linear classifier on features of efficientnet-lite0"
         assert status["note"] is None
         assert status["guessing"] == {"level": 0.5, "words": "Guessing gives 50 %: one of 2 classes."}
         assert status["left_out"].startswith("2 files are left out")
         assert "(1 heic, 1 mp4): IMG_1.HEIC, red/film.mp4" in status["left_out"]
-        work(client, 20)
-        said = wait_until_idle(client)["guessing"]["words"]
+        work(client, 20, color)
+        said = wait_for_status(client)["guessing"]["words"]
         assert said.startswith("Guessing gives ")
         assert "held-out labels are “" in said
     assert client.result.model.estimator_.n_features_in_ == 1280
@@ -244,7 +233,7 @@ def test_an_installed_network_is_the_default_and_guessing_stands_beside_the_accu
 
 def test_texts_take_the_sentence_model(tmp_path):
     with label_page(TEXTS, ["good", "bad"], tmp_path) as client:
-        assert wait_until_idle(client)["model"] == "a linear classifier on features of all-minilm-l6-v2"
+        assert wait_for_status(client)["model"] == "a linear classifier on features of all-minilm-l6-v2"
 
 
 def test_without_a_network_the_page_says_so_and_one_that_is_installed_later_goes_on(
@@ -252,8 +241,8 @@ def test_without_a_network_the_page_says_so_and_one_that_is_installed_later_goes
 ):
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)  # as if it were not installed
     with label_page(image_folder, CLASSES, tmp_path / "out", query_size=5, share=0.5) as client:
-        work(client, 10)
-        status = wait_until_idle(client)
+        work(client, 10, color)
+        status = wait_for_status(client)
         assert status["model"].startswith("a small convolutional network")
         assert status["note"] == (
             "There is no pre-trained network here. A small one learns from your labels alone, so expect little from a "
@@ -265,8 +254,8 @@ def test_without_a_network_the_page_says_so_and_one_that_is_installed_later_goes
         assert page.complaints() == []
     monkeypatch.delitem(sys.modules, "efficientnet_lite_pytorch")
     with label_page(image_folder, CLASSES, tmp_path / "out", query_size=5, share=0.5) as client:
-        work(client, 5)
-        status = wait_until_idle(client)
+        work(client, 5, color)
+        status = wait_for_status(client)
         assert (status["labelled"], status["note"], status["error"]) == (15, None, None)
     assert client.result.model.estimator_.n_features_in_ == 1280
 
@@ -274,7 +263,7 @@ def test_without_a_network_the_page_says_so_and_one_that_is_installed_later_goes
 def test_the_command_says_which_network_and_what_is_left_out(image_folder, tmp_path, command):
     (image_folder / "film.mp4").write_bytes(b"x")
     running = command(image_folder, "--classes", "red,blue", "--out", tmp_path / "out")
-    wait_until_idle(Client(running.address))
+    wait_for_status(Client(running.address))
     Client(running.address).call("finish")
     status, printed, errors = running.end()
     assert status == 0, errors

@@ -27,7 +27,7 @@ def labelled(tmp_path_factory):
     """Six labels, one of them corrected, one sample declined."""
     pictures, out = draw_pictures(tmp_path_factory.mktemp("pictures")), tmp_path_factory.mktemp("labelled") / "out"
     ids = ids_of(pictures)
-    with label_page(pictures, CLASSES, out, annotator="Ada", model="linear") as client:
+    with label_page(pictures, CLASSES, out, annotator="Ada") as client:
         for i, key in enumerate(ids[:6]):
             client.call("answer", id=key, label=CLASSES[i % 3])
         client.call("answer", id=ids[0], label=CLASSES[2])

@@ -15,7 +15,7 @@ from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 from skal.labelling._team import Team
 
-from .conftest import DIGITS, Client, digits_page, label_page, truth, wait_for_training
+from .conftest import DIGITS, PATIENCE, Client, digits_page, label_page, truth, wait_for_training, work
 
 CHOSEN = "return [...document.querySelectorAll('.cell[aria-pressed=true]')].map((cell) => cell.dataset.id)"
 
@@ -65,9 +65,7 @@ def test_the_grid_labels_many_at_once_and_undoes_them_as_one(page, tmp_path):
 def test_many_classes_stand_by_the_guess_and_are_found_without_accents(page, tmp_path):
     names = [f"Zahl_{i}" for i in range(10)] + ["Crème_brûlée", "other"]
     with digits_page(tmp_path, classes=names, query_size=60, share=0.0) as client:
-        for _ in range(60):
-            (item,) = client.call("next", n=1)["items"]
-            client.call("answer", id=item["id"], label=f"Zahl_{truth(item['id'])}")
+        work(client, 60, lambda item: f"Zahl_{truth(item['id'])}")
         wait_for_training(client, rounds=1)
         page.open(client.address.geturl())
         status = {item["id"]: item for item in client.call("next", client="other", n=3)["items"]}
@@ -108,7 +106,7 @@ def test_a_lost_server_is_noticed_and_found_again(page, tmp_path):
 
     def stop(project, server, thread):
         server.stop()
-        thread.join(60)
+        thread.join(PATIENCE)
         project.close()
 
     project, server, thread = start()
@@ -157,11 +155,8 @@ def test_confusions_open_their_samples_and_few_labels_give_no_percentage(page, t
         assert "%" not in page.text("aside")
         assert page.find(".confusion") == []
         assert "20" in page.text(".accuracy")  # what is missing
-        for _ in range(150):
-            (item,) = client.call("next", n=1)["items"]
-            client.call("answer", id=item["id"], label=truth(item["id"]))
-        wait_for_training(client, rounds=2)
-        cells = client.call("status")["confusion"]
+        work(client, 150, lambda item: truth(item["id"]))
+        cells = wait_for_training(client)["confusion"]
         assert sum(cell["n"] for cell in cells) >= 20
         page.wait_for(lambda: page.find(".confusion button"))
         cell = max(cells, key=lambda cell: cell["n"])
@@ -181,10 +176,8 @@ def test_many_classes_have_the_worst_mistakes_and_a_figure_for_each_class(page, 
     X = 4 * np.eye(15)[np.maximum(codes, 1)] + rng.normal(size=(300, 15))  # the first two classes look the same
     settings = {"ids": [f"s{i}" for i in range(300)], "model": "linear", "query_size": 60, "share": 0.4}
     with label_page(X, names, tmp_path, **settings) as client:
-        for _ in range(180):
-            (item,) = client.call("next", n=1)["items"]
-            client.call("answer", id=item["id"], label=names[codes[int(item["id"][1:])]])
-        wait_for_training(client, rounds=2)
+        work(client, 180, lambda item: names[codes[int(item["id"][1:])]])
+        wait_for_training(client)
         page.open(client.address.geturl())
         page.wait_for(lambda: page.find(".recalls li"))
         cells = client.call("status")["confusion"]
@@ -215,7 +208,7 @@ def two(tmp_path):
         thread = server.start()
         yield server, Client(server.links["ben"])
         server.stop()
-        thread.join(60)
+        thread.join(PATIENCE)
 
 
 def test_who_decides_sees_disputes_and_agreement(page, two):

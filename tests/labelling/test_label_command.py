@@ -11,6 +11,7 @@ from PIL import Image
 
 from skal.cli import main
 
+from . import conftest
 from .conftest import Client, truth, wait_for_training
 
 
@@ -21,12 +22,7 @@ def labels_of(folder):
 
 def work(client, n):
     """Label so many samples; gives what was said."""
-    said = {}
-    for _ in range(n):
-        (item,) = client.call("next", n=1)["items"]
-        client.call("answer", id=item["id"], label=truth(item["id"]))
-        said[item["id"]] = truth(item["id"])
-    return said
+    return conftest.work(client, n, lambda item: truth(item["id"]))
 
 
 def one_picture(folder):
@@ -69,7 +65,7 @@ def test_killed_and_started_again_it_goes_on_and_nothing_is_lost(command, tmp_pa
 @pytest.mark.parametrize("bounds", [["--range", "-5,5"], ["--range=-5,5"]], ids=["apart", "as one"])
 def test_numbers_with_a_unit_and_bounds(bounds, command, image_folder, tmp_path):
     out = tmp_path / "out"
-    task = ["--task", "regression", "--unit", "°C", "--hold-out", "0"]
+    task = ["--task", "regression", "--unit", "°C", "--hold-out", "0", "--model", "linear"]
     running = command(image_folder, *task, *bounds, "--out", out)
     client = Client(running.address)
     form = client.call("status")["form"]
@@ -79,7 +75,7 @@ def test_numbers_with_a_unit_and_bounds(bounds, command, image_folder, tmp_path)
     client.call("finish")
     assert running.end()[0] == 0
     assert labels_of(out) == {item["id"]: -4.5}
-    again = command("--out", out)  # the folder knows its task
+    again = command("--model", "linear", "--out", out)  # the folder knows its task
     client = Client(again.address)
     status, _, answer = client.request(
         "POST", f"{client.root}api/answer", {"client": "test", "id": item["id"], "label": -6}
@@ -89,7 +85,7 @@ def test_numbers_with_a_unit_and_bounds(bounds, command, image_folder, tmp_path)
 
 def test_several_labels_of_a_sample(command, image_folder, tmp_path):
     out = tmp_path / "out"
-    running = command(image_folder, "--task", "multilabel", "--classes", "red,dark", "--out", out)
+    running = command(image_folder, "--task", "multilabel", "--classes", "red,dark", "--model", "linear", "--out", out)
     client = Client(running.address)
     (item,) = client.call("next", n=1)["items"]
     client.call("answer", id=item["id"], label=["dark"])
@@ -121,7 +117,7 @@ def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, t
     (image_folder / "broken.jpg").write_bytes(b"nothing")
     (image_folder / "new.jpg").write_bytes((image_folder / "blue" / "00.jpg").read_bytes())
     out = tmp_path / "out"
-    running = command(image_folder, "--labels", "folders", "--out", out)
+    running = command(image_folder, "--labels", "folders", "--model", "linear", "--out", out)
     client = Client(running.address)
     status = client.call("status")
     assert {each["name"]: each["count"] for each in status["classes"]} == {"red": 12, "blue": 12}
@@ -142,7 +138,7 @@ def test_ctrl_c_ends_it_and_the_folder_knows_its_source(command, image_folder, t
 
     monkeypatch.setattr("webbrowser.open", visit)
     monkeypatch.setenv("DISPLAY", ":0")
-    assert main(["label", "--out", str(out)]) == 0
+    assert main(["label", "--out", str(out), "--model", "linear"]) == 0
     threads[0].join()
     assert "25 labels in" in capsys.readouterr().out
 

@@ -1,6 +1,7 @@
 """Models without a line of code, and one's own."""
 
 import json
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -14,20 +15,17 @@ import skal
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError, SkalError
 from skal.features import PixelFeatures
 
-from .conftest import label_page, wait_for_training
+from .conftest import label_page, wait_for_training, work
 
 TEXTS = [f"{word} film number {i}" for i in range(20) for word in ("good", "awful")]
 
 
 def learn(truth, n, X, classes, folder, **settings):
-    """Label some samples on the page as a person would, wait for each training, and give what comes out."""
+    """Label what is asked for on the page, wait for the training, and give what comes out."""
     with label_page(X, classes, folder, query_size=5, **settings) as client:
         wait_for_training(client, rounds=0)
-        for number in range(n):
-            (item,) = client.call("next", n=1)["items"]
-            client.call("answer", id=item["id"], label=truth(item))
-            if number % 5 == 4:
-                wait_for_training(client, rounds=1)
+        work(client, n, truth)
+        wait_for_training(client)
     return client.result
 
 
@@ -130,7 +128,7 @@ def refuse(error, words, X, tmp_path, **settings):
 def test_the_network_is_for_square_images_alone(tmp_path):
     wide = np.zeros((3, 1, 8, 9))
     refuse(InvalidParameterError, "not square", wide, tmp_path, model="network")
-    with label_page(wide, ["a", "b"], tmp_path, model="linear") as client:
+    with label_page(wide, ["a", "b"], tmp_path) as client:
         assert "linear" in client.call("status")["model"]
     refuse(InvalidParameterError, "for rows", np.zeros((3, 5)), tmp_path, model="network")
     refuse(InvalidParameterError, "texts", ["a", "b"], tmp_path, model="network")
@@ -182,7 +180,7 @@ def test_a_link_in_the_place_of_the_next_settings_is_not_followed(tmp_path):
 
 
 def test_texts_without_words_are_known_by_their_letters(tmp_path):
-    with label_page(["a", "b", "c", "a b", "?"], ["x", "y"], tmp_path / "out", model="linear") as client:
+    with label_page(["a", "b", "c", "a b", "?"], ["x", "y"], tmp_path / "out") as client:
         assert len(client.call("next", n=5)["items"]) == 5
     with pytest.raises(SampleError, match="must not all be empty"):
         skal.label(["", ""], ["x", "y"], folder=tmp_path / "other", model="linear", browser=False)
@@ -194,9 +192,8 @@ def test_a_model_that_cannot_be_saved_is_said(tmp_path):
 
     with label_page(np.eye(20), ["x", "y"], tmp_path / "out", model=own, query_size=5, share=0) as client:
         wait_for_training(client, rounds=0)
-        for number in range(10):
-            (item,) = client.call("next", n=1)["items"]
-            client.call("answer", id=item["id"], label="xy"[number % 2])
+        classes = cycle("xy")
+        work(client, 10, lambda item: next(classes))
         wait_for_training(client, rounds=1)
         assert "The model is not saved, and will be gone. A model must be" in client.call("status")["note"]
     assert not (tmp_path / "out" / "model").exists()

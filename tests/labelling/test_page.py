@@ -18,7 +18,7 @@ from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._server import LabelServer
 
-from .conftest import Client, digits_page, label_page, make_project, truth
+from .conftest import Client, digits_page, label_page, make_project, truth, work
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def labels_of(folder):
     return {row["id"]: row["label"] for row in rows}
 
 
-def test_sixty_digits_by_keyboard(page, command, tmp_path):
+def test_thirty_digits_by_keyboard(page, command, tmp_path):
     """Undo, skip, correct, reload, kill the server in between, go on, export: the labels agree one by one."""
     out, said = tmp_path / "out", {}
 
@@ -55,17 +55,17 @@ def test_sixty_digits_by_keyboard(page, command, tmp_path):
 
     running = command("--demo", "--out", out)
     page.open(running.address)
-    label(20)
+    label(8)
     wrong = page.current()
     page.label(str((int(truth(wrong)) + 1) % 10))
     page.press(Keys.BACKSPACE)  # undo: the sample is back
     page.wait_for(lambda: page.current() == wrong)
-    label(5)
+    label(4)
     skipped = page.label(" ")
     page.driver.refresh()
     page.wait_for(page.current)
     assert page.current() not in {*said, skipped}
-    label(10)
+    label(4)
     late = page.current()
     page.label(str((int(truth(late)) + 1) % 10))  # noticed too late: corrected in the gallery
     page.press("g")
@@ -86,13 +86,13 @@ def test_sixty_digits_by_keyboard(page, command, tmp_path):
 
     running = command("--demo", "--out", out)
     page.open(running.address)
-    label(60 - len(said))
-    page.wait_for(lambda: page.text(".numbers").startswith("60 of 1797"))
+    label(30 - len(said))
+    page.wait_for(lambda: page.text(".numbers").startswith("30 of 1797"))
     assert "1 skipped" in page.text(".numbers")
     page.click(".finish")
     page.wait_for(lambda: "Every label is on the disk" in page.text("main"))
     assert running.end()[0] == 0
-    assert len(said) == 60
+    assert len(said) == 30
     assert labels_of(out) == said
     assert all(label == truth(key) for key, label in said.items())
     lines = [json.loads(line) for line in (out / "labels.jsonl").read_text().splitlines()]
@@ -142,10 +142,8 @@ def test_grid_options_classes_zoom_and_help(page, serve, tmp_path):
     page.press("2")
     page.wait_for(lambda: page.find(".cell")[5].text == "2")
     assert labels_of(tmp_path) == {keys[0]: "1", keys[5]: "2"}
-    for _ in range(9):
-        before = page.text(".stage")
-        page.press("3")
-        page.wait_for(lambda before=before: page.text(".stage") != before)
+    page.press("a")
+    page.press("3")
     page.wait_for(lambda: page.find(".cell") and page.find(".cell")[0].get_attribute("data-id") not in keys)
     page.click("[data-option=grid]")
     page.wait_for(page.current)
@@ -185,7 +183,7 @@ def test_two_tabs(page, visit, tmp_path):
     page.driver.switch_to.new_window("tab")
     page.open(address)
     said = {}
-    for _ in range(4):
+    for _ in range(3):
         said[page.label("1")] = "1"
         other = page.driver.current_window_handle
         page.driver.switch_to.window(first)
@@ -194,13 +192,13 @@ def test_two_tabs(page, visit, tmp_path):
     page.driver.close()
     page.driver.switch_to.window(first)
     assert labels_of(tmp_path) == said
-    assert len(said) == 8
+    assert len(said) == 6
 
 
 def test_many_classes_texts_and_what_looks_like_html(page, visit, tmp_path):
     nasty = "<img src=x onerror=\"document.title='broken in'\"> <script>document.title='broken in'</script>"
     classes = [f"class {i}" for i in range(40)]
-    visit(label_page([f"{nasty} {i}" for i in range(30)], classes, tmp_path))
+    visit(label_page([f"{nasty} {i}" for i in range(8)], classes, tmp_path))
     assert nasty in page.text(".stage")
     assert not page.find(".stage img, .stage script")
     assert not page.find(".zoom")  # a text has nothing to enlarge
@@ -229,7 +227,7 @@ def test_many_classes_texts_and_what_looks_like_html(page, visit, tmp_path):
     assert empty.text == "Nothing has been labelled yet."
     assert labels_of(tmp_path) == {}
     page.press("g")
-    for _ in range(29):
+    for _ in range(7):
         if page.label("1") == key:
             break
     assert key in labels_of(tmp_path) or page.current() == key
@@ -288,9 +286,8 @@ FOCUS = "const at = document.activeElement; return at.textContent + getComputedS
 
 def test_every_width_and_scheme_can_be_read_and_used(page, visit, tmp_path):
     long = "a class with a name that is much longer than others, andonewordthatdoesnotfitintoanybutton"
-    visit(digits_page(tmp_path, classes=[str(i) for i in range(9)] + [long]))
-    for _ in range(12):
-        page.label("1")
+    address = visit(digits_page(tmp_path, classes=[str(i) for i in range(9)] + [long]))
+    work(Client(address), 12, lambda item: "1")
     page.label("9")
     assert long in set(labels_of(tmp_path).values())
     for width in (360, 820, 1280):
@@ -334,23 +331,23 @@ def test_the_row_of_a_table_is_shown_as_a_table(page, tmp_path):
 
 
 def test_from_the_promise_over_the_last_check_to_the_data_set(page, serve, tmp_path):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(500, 3))
+    X = np.random.default_rng(0).normal(size=(500, 3))
+    X[:, 0] += np.where(X[:, 0] > 0, 1.0, -1.0)
     said = {f"s{i}": "yes" if value > 0 else "no" for i, value in enumerate(X[:, 0])}
     source = as_source(X, list(said), None)
     model = choose_model(source, model="linear")
-    project = Project(source, ["no", "yes"], model, tmp_path, query_size=30, share=0.4, max_error=0.1)
+    project = Project(source, ["no", "yes"], model, tmp_path, query_size=90, share=0.4, max_error=0.1)
     address = serve(project)
+    assert project.worker.wait_until_idle()  # so that chance draws the same samples in every run
     client = Client(address)
 
-    def label(items):
-        for item in items:
-            client.call("answer", id=item["id"], label=said[item["id"]])
+    def label(n):
+        work(client, n, lambda item: said[item["id"]])
 
     page.open(address)
     assert page.text(".accuracy").endswith("20 more are needed.")
     assert not page.find(".finishing")
-    label(client.call("next", n=90)["items"])
+    label(90)
     page.wait_for(lambda: page.find(".certify"))
     assert re.match(r"\d+ to \d+\xa0% right, 95\xa0% sure, from \d+ audit labels\.$", page.text(".accuracy"))
     assert page.text(".guessing").startswith("Guessing gives ")
@@ -365,7 +362,7 @@ def test_from_the_promise_over_the_last_check_to_the_data_set(page, serve, tmp_p
     page.wait_for(lambda: page.text(".finish-words").startswith("Last check: 0 of "))
     checked = {project.source.ids[position] for position in project.ending.questions()}
     page.wait_for(lambda: page.current() in checked)  # what was fetched before is gone
-    label(client.call("next", n=200)["items"])  # by another tab; this one has some of its own
+    label(len(client.call("next", n=200)["items"]))  # by another tab; this one has some of its own
     total = client.call("status")["check"]["total"]
     while page.current() in checked:
         page.label("2" if said[page.current()] == "yes" else "1")

@@ -21,7 +21,8 @@ from skal.labelling import export_labels, import_labels
 from skal.labelling._models import choose_model
 from skal.labelling._sources import ArraySource, open_source
 
-from .conftest import DIGITS, label_page, wait_for_training
+from ..support.processes import READY
+from .conftest import DIGITS, label_page, wait_for_training, work
 
 KINDS = ("image", "text", "numbers", "table")
 TEXTS = [f"{word} film number {i}" for i in range(30) for word in ("good", "awful")]
@@ -87,11 +88,8 @@ def label_on_the_page(kind, place, n=30, model="linear"):
     ]
     with label_page(path, classes, out, query_size=10, model=model) as client:
         wait_for_training(client, rounds=0)
-        for number in range(n):
-            (item,) = client.call("next", n=1)["items"]
-            client.call("answer", id=item["id"], label=truth(item))
-            if number % 10 == 9:
-                wait_for_training(client, rounds=1 + number // 10)
+        work(client, n, truth)
+        wait_for_training(client)
     return out, path
 
 
@@ -209,19 +207,18 @@ def test_it_goes_on_where_it_stopped(projects, tmp_path, capsys):
     assert "csv or .tsv" in capsys.readouterr().err
 
 
-KILL = """
-import os, sys
-from skal.cli import main
-from skal.features import PixelFeatures
-read, left = PixelFeatures.transform, [int(sys.argv[1])]
-def transform(self, X):
-    left[0] -= 1
-    if left[0] < 0:
-        os.kill(os.getpid(), 9)
-    return read(self, X)
-PixelFeatures.transform = transform
-main(sys.argv[2:])
-"""
+def predict_and_be_killed(parts, command):
+    """What another process does: the command, until so many parts have been read."""
+    read, left = PixelFeatures.transform, [parts]
+
+    def transform(self, X):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), 9)
+        return read(self, X)
+
+    PixelFeatures.transform = transform
+    main(command)
 
 
 def test_a_killed_run_is_taken_up_again(projects, tmp_path):
@@ -230,8 +227,11 @@ def test_a_killed_run_is_taken_up_again(projects, tmp_path):
         shutil.copy(path / "red-01.png", path / f"x-{i:03d}.png")
     table = tmp_path / "predictions.csv"
     command = ["predict", str(out), str(path), "--out", str(table)]
-    done = subprocess.run([sys.executable, "-c", KILL, "2", *command], capture_output=True)
-    assert done.returncode == -9
+    process = READY.Process(target=predict_and_be_killed, args=(2, command))
+    process.start()
+    process.join()
+    assert process.exitcode == -9
+    process.close()
     assert len(read(table)) == 512
     assert main(command) == 0
     rows = read(table)

@@ -27,14 +27,14 @@ from skal.labelling._label import as_source
 from skal.labelling._sources import ImageFolder, open_source
 
 from ..support.small_disk import files_up_to
-from .conftest import Client, label_page, wait_for_training
+from .conftest import Client, label_page, wait_for_training, work
 
 
 @contextmanager
 def label_command(capsys, *arguments):
     """A client of ``skal label``, in a thread of this process."""
     codes, said = [], io.StringIO()
-    command = ["label", *map(str, arguments), "--no-browser"]
+    command = ["label", "--model", "linear", *map(str, arguments), "--no-browser"]
     thread = threading.Thread(target=lambda: codes.append(main(command)))
     with redirect_stdout(said):  # capsys empties what it reads, and loses what is printed at that moment
         thread.start()
@@ -56,7 +56,7 @@ def test_images_are_found_below_the_folder_and_known_by_their_paths(image_folder
     ids = ids_of(image_folder, tmp_path / "out")
     assert len(ids) == 24
     assert {"blue/00.jpg", "red/01.png"} < set(ids)
-    settings = ["--labels", "folders", "--out", tmp_path / "labelled", "--model", "linear"]
+    settings = ["--labels", "folders", "--out", tmp_path / "labelled"]
     with label_command(capsys, image_folder, *settings) as client:
         assert client.call("status")["labelled"] == 24
         labelled = {item["id"]: item["label"] for item in client.call("gallery", limit=100)["items"]}
@@ -259,7 +259,7 @@ def test_arrays_of_python(tmp_path):
         (item,) = client.call("next", n=9)["items"]  # of copies one is asked for
         assert item["copies"] == 4
     pictures = np.random.default_rng(0).random((4, 2, 2, 3))
-    with label_page(pictures, ["a", "b"], tmp_path / "pictures", model="linear") as client:
+    with label_page(pictures, ["a", "b"], tmp_path / "pictures") as client:
         assert client.call("status")["kind"] == "image"
         shown = picture(client, client.call("next", n=1)["items"][0]["id"], "")
         assert shown[:2] == (200, "image/png")
@@ -278,7 +278,7 @@ def three(tmp_path):
     for name in ("a/1.jpg", "b/2.jpg", "c/3.jpg"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True)
         Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / name)
-    with label_page(tmp_path / "pictures", ["cat", "dog"], tmp_path / "out", model="linear"):
+    with label_page(tmp_path / "pictures", ["cat", "dog"], tmp_path / "out"):
         pass
     return tmp_path / "out"
 
@@ -301,7 +301,7 @@ def test_two_files_of_one_name_need_their_folders(tmp_path):
     for name in ("a/1.jpg", "b/1.jpg"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True)
         Image.new("RGB", (20, 20), "red").save(tmp_path / "pictures" / name)
-    with label_page(tmp_path / "pictures", ["cat", "dog"], tmp_path / "out", model="linear"):
+    with label_page(tmp_path / "pictures", ["cat", "dog"], tmp_path / "out"):
         pass
     (tmp_path / "known.csv").write_text("file,label\n1.jpg,cat\n")
     with pytest.raises(SampleError, match=r"2 files of that name.*a/1\.jpg.*Name the folder"):
@@ -404,9 +404,7 @@ def test_a_model_of_ones_own_gets_the_data_frame(tmp_path):
     columns = make_column_transformer((numbers, ["age"]), (OneHotEncoder(), ["job"]))
     own = make_pipeline(columns, LogisticRegression())
     with label_page(frame, ["old", "young"], tmp_path / "out", model=own, query_size=5, share=0) as client:
-        for _ in range(20):
-            (item,) = client.call("next", n=1)["items"]
-            client.call("answer", id=item["id"], label="old" if float(dict(item["cells"])["age"]) > 20 else "young")
+        work(client, 20, lambda item: "old" if float(dict(item["cells"])["age"]) > 20 else "young")
         wait_for_training(client)
     model = skal.load_model(tmp_path / "out")
     assert model.card_["takes"] == "a data frame with the columns age, job"

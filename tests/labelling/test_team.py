@@ -271,8 +271,8 @@ def test_doubtful_answers_get_a_second_opinion_and_an_export_column(tmp_path):
             label = truth(key) if i % 20 else str((int(truth(key)) + 5) % 10)
             wrong += [] if i % 20 else [key]
             project.answer(key, label, client="ann/tab", person="ann")
-        while len(project.worker.doubts) < 120:
-            assert project.worker.wait_until_idle()
+        assert project.worker.wait_until_idle()
+        assert len(project.worker.doubts) == 120
         asked = [item["id"] for item in project.next("ben/tab", 8, person="ben")]
         assert len(set(asked[:6]) & set(wrong)) >= 3
         first = project.gallery(order="doubtful", limit=6, person="ann")["items"]
@@ -289,8 +289,7 @@ def test_identical_samples_are_asked_for_once(tmp_path):
     rows = np.repeat(np.random.default_rng(0).normal(size=(10, 4)), 3, axis=0)
     source = as_source(rows, [f"t{i}" for i in range(30)], None)
     with Project(source, ["a", "b"], choose_model(source, model="linear"), tmp_path, query_size=50) as project:
-        while not project._copies:
-            assert project.worker.wait_until_idle()
+        assert project.worker.wait_until_idle()
         items = project.next("tab", 20)
         assert len(items) == 10
         assert {item["copies"] for item in items} == {3}
