@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -146,6 +146,13 @@ def _table(found: Scores) -> str:
     return markdown([*header, f"difference to {first}"], rows)
 
 
+def _with_gaps(found: Scores, pairs: Sequence[tuple[str, str]]) -> str:
+    """The table, and paired differences of the means of all rounds."""
+    means = _means(found)
+    gaps = [f"{one} − {other}, mean of all rounds: {paired_gap(means[one] - means[other])}." for one, other in pairs]
+    return "\n\n".join([_table(found), *gaps])
+
+
 def _criteria(size: str, kept: Kept, folder: Path | None) -> str:
     """The papers' criteria by the linearised network, and naive retraining on a small subset, which Random has too."""
     subset, few = SUBSET[size], FEW[size]
@@ -154,7 +161,9 @@ def _criteria(size: str, kept: Kept, folder: Path | None) -> str:
         strategies[criterion] = f"ntk_lookahead(criterion='{criterion}', subset={subset})"
     strategies[f"mlmoc, of {few}"] = f"ntk_lookahead(criterion='mlmoc', subset={few}, evaluation={few})"
     strategies[f"naive retraining, of {few}"] = partial(naive_retraining, subset=few)
-    return _table(kept("all", lambda: _scores(_run(size, folder, strategies))))
+    found = kept("all", lambda: _scores(_run(size, folder, strategies)))
+    pairs = (("mlmoc", "emoc"), ("mlmoc", "eer"), (f"mlmoc, of {few}", f"naive retraining, of {few}"))
+    return _with_gaps(found, pairs)
 
 
 # the second is a step on the cause of what is found on digits: the paper's data, labels and number of candidates
@@ -236,9 +245,7 @@ def _kernels(size: str, kept: Kept, folder: Path | None) -> str:
     for kernel in ("pntk", "entk"):
         strategies[f"MLMOC, {kernel}"] = f"ntk_lookahead(criterion='mlmoc', kernel='{kernel}', subset={subset})"
     found = kept("all", lambda: _scores(_run(size, folder, strategies)))
-    means = _means(found)
-    gap = paired_gap(means["MLMOC, pntk"] - means["MLMOC, entk"])
-    return f"{_table(found)}\n\nMLMOC, pntk − entk, mean of all rounds: {gap}."
+    return _with_gaps(found, [("MLMOC, pntk", "MLMOC, entk")])
 
 
 # dynamicAL's Table 2 with its labels and training; fewer rounds and arms, so that ten seeds can be borne
