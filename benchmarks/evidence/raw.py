@@ -46,6 +46,7 @@ from benchmarks.evidence.runs import RESULTS, append, as_result, fingerprint, fo
 from benchmarks.evidence.settings import Arm, Setting
 from skal import ActiveLearningClassifier
 from skal.bench import BenchmarkSuite, Protocol
+from skal.bench._statistics import ALPHA
 from skal.bench._verdict import points
 from skal.exceptions import InvalidParameterError
 from skal.strategies._names import make_strategy
@@ -235,6 +236,8 @@ def verdicts(suite: BenchmarkSuite) -> list[str]:
     outcomes = part.outcomes().loc["auto, own start"]
     few = [name for name in tables if name.endswith("_few")]
     better = [name for name in few if outcomes[name] == "better"]
+    own = {name: next(c for c in part.comparisons()[name] if c.strategy == "auto, own start") for name in few}
+    alone = [name for name, c in own.items() if c.difference > 0 and c.p < ALPHA]
     worse = [name for name in tables if outcomes[name] == "worse"]
     gaps = part.differences("margin").loc["auto, own start"]
     behind = [f"{name.removeprefix('raw_')} ({points(gaps[name])})" for name in tables if gaps[name] < -0.01]
@@ -244,6 +247,7 @@ def verdicts(suite: BenchmarkSuite) -> list[str]:
     ahead = suite.subset(texts).differences("margin").loc["auto, own start"] if texts else {}
     return [
         f"With its own start `auto` is better than Random in {len(better)} of {len(few)} settings with few labels.",
+        f"Without the correction for the two other arms it would be {len(alone)}.",
         f"It is worse than Random in {len(worse)} of all {len(tables)}.",
         f"It is behind Margin by more than a point in {', '.join(behind) or 'none'}.",
         *(f"On the texts it is {points(ahead[name])} points from Margin after a random start." for name in texts),
