@@ -40,6 +40,7 @@ class Page:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(BINARIES["chromedriver"]))
+        self.driver.set_script_timeout(PATIENCE)
         self.resize(1280, 900)
 
     def open(self, address: str) -> None:

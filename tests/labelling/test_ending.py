@@ -28,7 +28,7 @@ def data():
 
 
 def open_page(data, folder, **settings):
-    settings = {"query_size": FIRST, "share": 0.4, "max_error": MAX_ERROR, "model": "linear"} | settings
+    settings = {"query_size": FIRST, "share": 0.4, "max_error": MAX_ERROR, "strategy": "margin"} | settings
     return label_page(data[0], ["no", "yes"], folder, ids=list(data[1]), **settings)
 
 

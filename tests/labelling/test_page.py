@@ -336,7 +336,9 @@ def test_from_the_promise_over_the_last_check_to_the_data_set(page, serve, tmp_p
     said = {f"s{i}": "yes" if value > 0 else "no" for i, value in enumerate(X[:, 0])}
     source = as_source(X, list(said), None)
     model = choose_model(source, model="linear")
-    project = Project(source, ["no", "yes"], model, tmp_path, query_size=90, share=0.4, max_error=0.1)
+    project = Project(
+        source, ["no", "yes"], model, tmp_path, strategy="margin", query_size=90, share=0.4, max_error=0.1
+    )
     address = serve(project)
     assert project.worker.wait_until_idle()  # so that chance draws the same samples in every run
     client = Client(address)

@@ -263,7 +263,8 @@ def test_second_looks_leave_most_answers_for_new_samples(tmp_path):
 def test_doubtful_answers_get_a_second_opinion_and_an_export_column(tmp_path):
     from skal.labelling import export_labels
 
-    with make_project(tmp_path, team=Team(["ann", "ben"], 0.0), query_size=60) as project:
+    with make_project(tmp_path, team=Team(["ann", "ben"], 0.0), query_size=120) as project:
+        assert project.worker.wait_until_idle()  # so that everybody is asked for the same samples in every run
         wrong = []
         for i in range(120):
             (item,) = project.next("ann/tab", 1, person="ann")
@@ -281,8 +282,7 @@ def test_doubtful_answers_get_a_second_opinion_and_an_export_column(tmp_path):
     head, *lines = export_labels(tmp_path).splitlines()
     assert head.endswith(",doubt")
     doubt = {line.split(",")[0]: line.rsplit(",", 1)[1] for line in lines}
-    assert all(float(value) > 0.5 for key, value in doubt.items() if key in wrong and value)
-    assert any(doubt[key] for key in wrong)
+    assert sum(float(doubt[key] or 0) > 0.5 for key in wrong) >= 4
 
 
 def test_identical_samples_are_asked_for_once(tmp_path):
