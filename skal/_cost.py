@@ -175,13 +175,16 @@ class _Probe:
         with _count_samples(module) as counts, _Allocations() as torch_memory:
             self._run()
         # on its own: to watch tensors, torch may load modules, which would be counted too
+        return counts[0], counts[1], min(self._peak(), self._peak()) + torch_memory.peak
+
+    def _peak(self) -> int:
+        """Bytes of Python and numpy at the peak; what other threads take meanwhile is counted too."""
         tracemalloc.start()
         try:
             self._run()
-            peak = tracemalloc.get_traced_memory()[1]
+            return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        return counts[0], counts[1], peak + torch_memory.peak
 
 
 @contextmanager
