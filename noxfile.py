@@ -124,7 +124,7 @@ def recipes(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def devices(session: nox.Session) -> None:
-    """The tests of another device, on XLA, which runs on any machine; it installs gigabytes, and takes an hour."""
+    """The tests of another device, on XLA, which runs on any machine; it installs gigabytes."""
     pins = Path(session.create_tmp()).resolve() / "devices.txt"
     kept = [line for line in Path("constraints.txt").read_text().splitlines() if not line.startswith("torch")]
     pins.write_text("\n".join([*kept, *XLA]))
