@@ -7,11 +7,12 @@ TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := $(VENV)/peers
-# one torch thread per process: the tests run in two processes, and small networks gain nothing from more
+# one torch thread per process: small networks gain nothing from more
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # what is compiled is kept, where containers forbid it, too: tests start many processes
 COMPILED := PYTHONDONTWRITEBYTECODE=
-WORKERS ?= 2
+# one more than most machines have cores: many tests wait, for a browser, a server or a new process
+WORKERS ?= 3
 # what depends on the releases of modAL and scikit-learn
 MODAL_TESTS := tests/compat tests/learners/test_active.py tests/strategies/test_uncertainty.py
 

@@ -25,8 +25,8 @@ PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 
 
 def run_tests(session: nox.Session, *arguments: str, **environment: str) -> None:
-    """All tests in two processes, or those named after ``--``."""
-    pytest = ["python", "-m", "pytest", "-q", "-n", "2"]
+    """All tests in three processes, or those named after ``--``."""
+    pytest = ["python", "-m", "pytest", "-q", "-n", "3"]
     session.run(*pytest, *arguments, *session.posargs, env=ONE_THREAD | environment)
 
 
