@@ -30,7 +30,7 @@ def sketched_kernels(module, X, k, seeds, kind="pntk"):
 )
 def test_unbiased(name, kind):
     module, X, _ = build(name, n=3)
-    n_seeds = 120
+    n_seeds = 48
     estimates = sketched_kernels(module, X, 64, range(n_seeds), kind)
     error = estimates.mean(0) - tangent_kernel(module, X, kind=kind)
     standard_error = estimates.std(0, ddof=1) / np.sqrt(n_seeds)
