@@ -79,6 +79,27 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
         sync_folder(path.parent)
 
 
+def write_result(path: Path, content: str | bytes) -> None:
+    """Write a file that a user has named: whole or not at all, so that a full disk leaves the one that was there.
+
+    A link leads to the file that it names; a pipe or a device is written to as it is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_result(Path(folder, "labels.csv"), "id,label\\n")
+    ...     Path(folder, "labels.csv").read_bytes()
+    b'id,label\\n'
+    """
+    # bytes, since no system may change the ends of lines; names of files need not be UTF-8
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+    else:
+        replace_file(path.resolve(), data)
+
+
 def sync_folder(folder: Path) -> None:
     """Let the names of new files in a folder survive a power cut."""
     if os.name != "posix":

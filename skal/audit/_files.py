@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from skal._files.spreadsheet import format_table
+from skal._files.whole import write_result
 from skal.audit._design import plan
 from skal.audit._given_labels import errors
 from skal.exceptions import InvalidParameterError
@@ -79,7 +80,7 @@ def audit_command(labels: Any, truth: Any, *, confidence: float = 0.95, doubtful
         columns = ["id", "label", "confidence"]
         rows = ([given[i][column] for column in columns] for i in found.doubtful)
         text = format_table(columns, rows, safe=False)
-        as_path("audit_command", "doubtful", doubtful).write_bytes(text.encode("utf-8", "surrogatepass"))
+        write_result(as_path("audit_command", "doubtful", doubtful), text)
 
 
 def draw_command(labels: Any, truth: Any, n_labels: int, *, random_state: Any = None) -> None:
@@ -120,7 +121,7 @@ def draw_command(labels: Any, truth: Any, n_labels: int, *, random_state: Any = 
     )
     rows = [[given[i]["id"], "", p.hex()] for i, p in zip(positions, chance.tolist(), strict=True)]
     text = format_table(["id", "label", "probability"], rows, safe=False)
-    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    write_result(path, text)
     words = f"Fill in the column label of {path}, then run the command without --draw."
     print(f"Drew {n_labels:,} of {len(given):,} labels. {words}")
 

@@ -348,6 +348,7 @@ def add_export(commands: Any) -> None:
 def _export(args: argparse.Namespace) -> None:
     if args.to in ("parquet", "folders") and args.out is None:
         raise UsageError(f"--to {args.to} needs --out PATH. Say where to write.")
+    from skal._files.whole import write_result
     from skal.labelling._options import find_labels
 
     find_labels(args.folder)
@@ -370,11 +371,10 @@ def _export(args: argparse.Namespace) -> None:
     else:
         options = {"prefix": args.prefix, "safe_csv": args.safe_csv}
         text = export_labels(args.folder, args.to, rest=rest, **options)
-    data = text.encode("utf-8", "surrogatepass")  # bytes: no system may change the ends of lines
     if args.out is not None:
-        args.out.write_bytes(data)
-    elif hasattr(sys.stdout, "buffer"):
-        sys.stdout.buffer.write(data)
+        write_result(args.out, text)
+    elif hasattr(sys.stdout, "buffer"):  # bytes: no system may change the ends of lines
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogatepass"))
         sys.stdout.buffer.flush()
     else:  # a notebook's
         sys.stdout.write(text)

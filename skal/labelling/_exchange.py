@@ -13,7 +13,7 @@ import pandas as pd
 from skal._core.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from skal._files.json_text import format_json, parse_json
 from skal._files.spreadsheet import format_table
-from skal._files.whole import read_regular
+from skal._files.whole import read_regular, write_result
 from skal.exceptions import InvalidParameterError, SampleError, SkalError, how_to_install, shorten
 from skal.labelling._answer_form import AnswerForm, write_cell
 from skal.labelling._formats import (
@@ -287,11 +287,12 @@ def export_parquet(folder: Any, path: Any, rest: Iterable[dict[str, Any]] = ()) 
     elif settings.get("kind") == "image" and Path(str(settings.get("source"))).is_dir():
         frame.insert(1, "image", [str(Path(settings["source"], key)) for key in keys])
     try:
-        frame.astype(types).to_parquet(path, engine="pyarrow", index=False)
+        data = frame.astype(types).to_parquet(None, engine="pyarrow", index=False)
     except ImportError as error:
         raise SkalError(
             f"Parquet needs pyarrow. Got an installation without it. {how_to_install('parquet')}"
         ) from error
+    write_result(Path(path), data)
 
 
 def _journal(folder: Path) -> Journal:

@@ -11,6 +11,7 @@ from typing import Any
 
 from skal._core.identity import digest_bytes
 from skal._files.spreadsheet import format_table
+from skal._files.whole import write_result
 from skal.exceptions import InvalidParameterError, SampleError
 from skal.labelling._sources import ImageFolder, Source
 
@@ -70,7 +71,7 @@ def write_folders(
             continue
         lines.append([path.relative_to(folder).as_posix(), key, label, row.get("source"), row.get("probability")])
     text = format_table(["file", "id", "label", "source", "probability"], lines, safe=False)
-    (folder / TABLE).write_bytes(text.encode("utf-8", "surrogatepass"))
+    write_result(folder / TABLE, text)
     return failed
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 from skal._core.tasks import CLASSIFICATION
 from skal._files.json_text import format_json
 from skal._files.spreadsheet import format_table
+from skal._files.whole import write_result
 from skal.exceptions import InvalidParameterError, NoLabelledDataError
 from skal.loop._audit_report import AuditReport, report_audit
 from skal.loop._display import check_positions, draw_samples, summarize, to_html
@@ -264,7 +265,7 @@ class SessionView:
         """
         table = self.labels()
         text = format_table(list(table), table.astype(object).itertuples(index=False), safe=False)
-        as_path("to_csv", "path", path).write_bytes(text.encode("utf-8", "surrogatepass"))
+        write_result(as_path("to_csv", "path", path), text)
 
     def to_json(self, path: Any) -> None:
         """Write ``labels()`` to a JSON file: a list of objects.
@@ -275,7 +276,7 @@ class SessionView:
             A file in a folder that is there; written over.
         """
         text = format_json(self.engine.journal.rows(), indent=1)
-        as_path("to_json", "path", path).write_text(text, encoding="utf-8")
+        write_result(as_path("to_json", "path", path), text)
 
     def show(self, indices: Any = None) -> Any:
         """Draw the samples that are asked for, or others: images as such, text and numbers as a table.

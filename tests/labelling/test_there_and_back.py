@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from skal.labelling._models import choose_model
 from skal.labelling._project import Project
 from skal.labelling._sources import open_source
 
+from ..support.small_disk import files_up_to
 from .conftest import label_page
 
 ENDINGS = {"csv": "csv", "tsv": "tsv", "jsonl": "jsonl", "label-studio": "json", "coco-classification": "json"}
@@ -259,6 +262,43 @@ def test_a_project_without_labels_is_an_empty_file(to, tmp_path):
     file.write_bytes(b"")
     if ENDINGS[to] != "json":
         assert import_labels(tmp_path / "two", file)["new"] == 0
+
+
+@pytest.mark.parametrize("to", [*ENDINGS, "parquet"])
+def test_an_export_that_the_disk_does_not_take_leaves_the_earlier_one(to, tmp_path, capsys):
+    """Half a table would look like a whole one."""
+    ids = [f"{number:0100}" for number in range(40)]
+    with start(tmp_path / "one", ids) as session:
+        session.add({ids[0]: "cat"})
+        command = ["export", str(tmp_path / "one"), "--to", to, "--out", str(tmp_path / "labels")]
+        assert main(command) == 0
+        before = (tmp_path / "labels").read_bytes()
+        session.add(dict.fromkeys(ids[1:], "dog"))
+        size = 100 if to == "parquet" else 2000  # parquet is compressed
+        with files_up_to(size):
+            assert main(command) == 1
+            assert "File too large" in capsys.readouterr().err
+            if to == "csv":
+                with pytest.raises(OSError, match="File too large"):
+                    session.to_csv(tmp_path / "labels")
+    assert (tmp_path / "labels").read_bytes() == before
+    assert not (tmp_path / "labels.new").exists()
+    assert main(command) == 0
+    assert (tmp_path / "labels").read_bytes() != before
+
+
+def test_an_export_goes_through_a_link_and_into_a_pipe(tmp_path):
+    with start(tmp_path / "one", ["a"]) as session:
+        session.add({"a": "cat"})
+    command = ["export", str(tmp_path / "one"), "--out"]
+    (tmp_path / "link").symlink_to(tmp_path / "labels")
+    os.mkfifo(tmp_path / "pipe")
+    assert main([*command, str(tmp_path / "link")]) == 0
+    assert (tmp_path / "link").is_symlink()
+    with ThreadPoolExecutor() as pool:
+        written = pool.submit(main, [*command, str(tmp_path / "pipe")])
+        assert (tmp_path / "pipe").read_bytes() == (tmp_path / "labels").read_bytes()
+        assert written.result() == 0
 
 
 def test_formulas_are_harmless_on_request_alone(tmp_path):
