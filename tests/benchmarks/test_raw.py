@@ -42,7 +42,7 @@ def test_runs_continue_and_are_reported(folder, capsys):
 
 def test_twelve_few_twelve_many_and_the_texts():
     few = [name for name in raw.SETTINGS if name.endswith("_few")]
-    assert (len(few), len(raw.SETTINGS)) == (13, 25)
+    assert (len(few), len(raw.SETTINGS)) == (13, 31)
     assert [raw.SETTINGS[f"raw_{name}"].seeds for name in ("dna_forest_few", "dna_forest_many")] == [20, 10]
     assert raw.ARMS["auto, own start"].initial == "auto"
 
