@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Names that users write, of tasks, scores, networks and strategies: light, so that a wrong one is refused at once."""
+"""What users write, on the command line and as names of tasks or strategies: light, so that errors show at once."""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import math
 from typing import Any
 
 from skal.exceptions import InvalidParameterError
+
+_MOST_DIGITS = 12
 
 Task = str
 CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
@@ -103,3 +106,19 @@ def names_a_strategy(spec: str) -> bool:
 
 def _value(node: ast.expr) -> Any:
     return math.inf if isinstance(node, ast.Name) and node.id == "inf" else ast.literal_eval(node)
+
+
+class UsageError(Exception):
+    """Arguments that do not fit together, which shows before anything is read."""
+
+
+def parse_count(text: str) -> int:
+    """The number in an option; a :class:`argparse.ArgumentTypeError` if it is not one from 1 on."""
+    digits = text.lstrip("0") if text.isdecimal() else ""
+    if not digits:
+        raise argparse.ArgumentTypeError(f"must be an integer >= 1. Got {text[:40]!r} instead")
+    if len(digits) > _MOST_DIGITS:  # Python itself stumbles over thousands of digits
+        raise argparse.ArgumentTypeError(
+            f"must be an integer of at most {_MOST_DIGITS} digits. Got {len(digits)} digits"
+        )
+    return int(digits)

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from skal._version import __version__
-from skal.bench._bench_commands import add_bench, add_demo, add_report, parse_count
+from skal._vocabulary import UsageError, parse_count
+from skal.bench._bench_commands import add_bench, add_demo, add_report
 from skal.exceptions import SkalError, SkalWarning, how_to_install
-from skal.labelling._commands import UsageError, add_export, add_import, add_label, add_label_studio, add_predict
+from skal.labelling._commands import add_export, add_import, add_label, add_label_studio, add_predict
 
 __all__ = ["main"]
 

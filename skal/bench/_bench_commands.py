@@ -8,12 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skal.labelling._commands import UsageError
+from skal._vocabulary import UsageError, parse_count
 
 if TYPE_CHECKING:
     from skal.bench._protocol import Protocol
 
-_MOST_DIGITS = 12
 # the settings of skal.bench.Protocol that are options, under the same names
 _COUNTS = {
     "n_initial": "labels at the start",
@@ -25,18 +24,6 @@ _COUNTS = {
     "n_test": "use only this many test samples",
 }
 _DEMO_COUNTS = {"n_initial": 20, "query_size": 20, "n_rounds": 8, "seeds": 6}
-
-
-def parse_count(text: str) -> int:
-    """The number in an option; a :class:`argparse.ArgumentTypeError` if it is not one from 1 on."""
-    digits = text.lstrip("0") if text.isdecimal() else ""
-    if not digits:
-        raise argparse.ArgumentTypeError(f"must be an integer >= 1. Got {text[:40]!r} instead")
-    if len(digits) > _MOST_DIGITS:  # Python itself stumbles over thousands of digits
-        raise argparse.ArgumentTypeError(
-            f"must be an integer of at most {_MOST_DIGITS} digits. Got {len(digits)} digits"
-        )
-    return int(digits)
 
 
 def _add_counts(parser: argparse.ArgumentParser, **defaults: int) -> None:

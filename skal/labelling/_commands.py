@@ -11,11 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from skal._vocabulary import UsageError
 from skal.labelling._words import FORMATS
-
-
-class UsageError(Exception):
-    """Arguments that do not fit together, which shows before anything is read."""
 
 
 def add_label(commands: Any) -> None:
