@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.cluster import KMeans
 
-from skal.base import QueryStrategy
+from skal.base import ANY_TASK, QueryStrategy
 from skal.context import QueryContext
 from skal.strategies import margin
 
@@ -27,6 +27,7 @@ def nearest_to_centres(X: np.ndarray, n: int) -> np.ndarray:
 class KMeansStart(QueryStrategy):
     """The same on columns that are prepared by their kind."""
 
+    tasks = ANY_TASK
     needs_fitted = needs_network = False
 
     def _select(self, context: QueryContext, n_instances: int) -> tuple[np.ndarray, np.ndarray]:

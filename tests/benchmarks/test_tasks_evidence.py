@@ -40,6 +40,19 @@ def test_runs_are_kept_and_not_made_twice(data_home, capsys):
     assert "| judging | forest | few | lcmd |" in capsys.readouterr().out
 
 
+def test_starts_for_numbers_are_compared_on_the_development_sets(data_home, monkeypatch, capsys):
+    monkeypatch.setattr(tasks, "DEVELOPMENT", ["concrete"])
+    assert tasks.main(["starts", "--seeds", "2", "--out", str(data_home)]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "| data | model | seeds | distance | direction | k-means |"
+    assert [row.split(" | ")[:3] for row in table[2:4]] == [["| concrete", "mlp", "2"], ["| concrete", "forest", "2"]]
+    assert "over distance |  |  | +0.000 ± 0.000" in table[-1]
+    lines = [json.loads(line) for line in (data_home / "runs.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 * 2 * 4
+    starts = {(line["model"], line["arm"]): line["scores"][0] for line in lines if line["seed"] == 0}
+    assert len(set(starts.values())) == len(starts)  # each start is another one
+
+
 def runs_of(data, model, scores):
     return {(data, model, "few", arm, seed): rounds for arm, each in scores.items() for seed, rounds in enumerate(each)}
 
