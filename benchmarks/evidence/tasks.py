@@ -10,11 +10,6 @@ a run that was stopped goes on. The data are read from ``$SKAL_DATA_HOME/regress
 others judge it. Every seed has a pool, and a random start of its own that all arms share; only ``auto`` chooses its
 start itself. Numbers are judged by the mean logarithm of the root mean squared error over the rounds after the start
 (lower is better), several labels by the mean of micro F1 (higher is better).
-
-``python -m benchmarks.evidence.tasks starts`` makes and prints the runs that choose the default's start for numbers.
-Written down before they were made: few labels of the two development sets, both models, 20 seeds. The queries are the
-default's. A start takes the place of distance if its mean gain over the four cases is the largest, and ahead of that of
-distance by more than two standard errors; then the default is judged anew.
 """
 
 from __future__ import annotations
@@ -46,12 +41,21 @@ from benchmarks.evidence.others import activeml_committee, activeml_greedy, acti
 from benchmarks.evidence.runs import RESULTS
 from skal import ActiveLearningClassifier, ActiveLearningRegressor
 from skal.bench._statistics import ALPHA, holm, paired_difference
+from skal.datasets import load
 
 DEVELOPMENT = ["pol", "protein"]
 JUDGING = ["kin40k", "bike", "elevators", "concrete"]
 MULTILABEL_DEVELOPMENT = ["emotions"]
 MULTILABEL_JUDGING = ["scene", "yeast"]
 MULTILABEL = MULTILABEL_DEVELOPMENT + MULTILABEL_JUDGING
+# several labels made of one class: which digits or letters have a property
+PROPERTIES = {
+    "digits, properties": [[0, 2, 4, 6, 8], [5, 6, 7, 8, 9], [2, 3, 5, 7], [0, 6, 8, 9], [0, 3, 6, 9]],
+    "letter, properties": [
+        [ord(letter) - ord("A") for letter in letters]
+        for letters in ("AEIOUY", "ABCDEFGHIJKLM", "ABDOPQR", "AHIMOTUVWXY", "AEFHIKLMNTVWXYZ")
+    ],
+}
 ARMS: dict[str, Any] = {
     "random": "random",
     "auto": "auto",
@@ -69,20 +73,16 @@ ARMS: dict[str, Any] = {
     "scikit-activeml trees": activeml_trees,
     "scikit-activeml committee": activeml_committee,
 }
-# what the default asks for numbers, with other starts than its own
+# other starts than the default's, and the arms of :mod:`benchmarks.evidence.starts` that have them
 STARTS: dict[str, Any] = {
+    "distance": "max_herding(features='prepared', normalize=False)",
     "direction": "max_herding(features='prepared')",
     "k-means": KMeansStart(),
 }
-QUERIES = {"mlp": "lcmd", "forest": "uherding, forest"}
-
-
-def started(query: str) -> dict[str, str]:
-    """The arm of each other start, with these queries."""
-    return {start: f"{query}, start by {start}" for start in STARTS}
-
-
-STARTED = {arm: (ARMS[query], STARTS[start]) for query in QUERIES.values() for start, arm in started(query).items()}
+STARTED = {
+    f"{query}, start by {start}": (ARMS[query], STARTS[start])
+    for query, start in product(("lcmd", "uherding, forest"), STARTS)
+}
 # what has something to say about each task and model
 ARMS_OF = {
     "mlp": [arm for arm in ARMS if arm not in ("margin", "badge", "scikit-activeml committee")],
@@ -150,11 +150,24 @@ def make_model(name: str, task: str, n_inputs: int, seed: int) -> Any:
     return make_pipeline(StandardScaler(), net)
 
 
+def read_data(data: str, task: str) -> list[np.ndarray]:
+    """Samples and targets to learn from, and to test on."""
+    names, home = ("X_train", "y_train", "X_test", "y_test"), Path(os.environ["SKAL_DATA_HOME"])
+    if data not in PROPERTIES:
+        with np.load(home / task / f"{data}.npz") as found:
+            return [found[name] for name in names]
+    made, properties = load(data.split(",")[0], home), PROPERTIES[data]
+    parts = [np.asarray(made[name]) for name in names]
+    for i in (0, 2):
+        parts[i] = np.float32(parts[i]).reshape(len(parts[i]), -1)
+        parts[i + 1] = np.stack([np.isin(parts[i + 1], ones) for ones in properties], axis=1).astype(np.int8)
+    return parts
+
+
 def run(data: str, model: str, size: str, arm: str, seed: int) -> dict[str, list[float]]:
     """After every round on the test set: the error in deviations of the test targets, or micro F1 and other scores."""
-    task, sizes = "multilabel" if data in MULTILABEL else "regression", SIZES[size]
-    with np.load(Path(os.environ["SKAL_DATA_HOME"]) / task / f"{data}.npz") as found:
-        X, y, X_test, y_test = (found[name] for name in ("X_train", "y_train", "X_test", "y_test"))
+    task, sizes = "multilabel" if data in MULTILABEL + list(PROPERTIES) else "regression", SIZES[size]
+    X, y, X_test, y_test = read_data(data, task)
     generator = np.random.default_rng(seed)
     rows = generator.permutation(len(X))[: sizes.n_pool]
     start = generator.permutation(len(rows))[: sizes.n_initial]
@@ -203,7 +216,8 @@ def gains(runs: dict[Key, list[float]], data: str, model: str, size: str, arm: s
 
     def worth(key: Key) -> float:
         scores = np.array(runs[key][1:])
-        return float(scores.mean() if data in MULTILABEL else -np.log(scores).mean())
+        several = data in MULTILABEL + list(PROPERTIES)
+        return float(scores.mean() if several else -np.log(scores).mean())
 
     pairs = [
         ((*setting, arm, seed), (*setting, other, seed)) for setting in [(data, model, size)] for seed in range(99)
@@ -308,37 +322,10 @@ def make_missing(keys: Sequence[Key], out: Path) -> None:
                 file.write(json.dumps(line) + "\n")
 
 
-def start_table(out: Path, seeds: int) -> str:
-    """What other starts than the default's gain over random ones, with the same queries, on the development sets."""
-    cases = list(product(DEVELOPMENT, QUERIES.items()))
-    arms = {query: {"random": query, "distance": "auto"} | started(query) for query in QUERIES.values()}
-    every = product(range(seeds), cases)
-    make_missing([(d, m, "few", arm, seed) for seed, (d, (m, query)) in every for arm in arms[query].values()], out)
-    runs = read(out)
-    rows: list[list[object]] = []
-    columns = ["distance", *STARTS]
-    found: dict[str, list[np.ndarray]] = {name: [] for name in columns}
-    for data, (model, query) in cases:
-        for name in columns:
-            found[name].append(gains(runs, data, model, "few", arms[query][name], query)[:seeds])
-        numbers = [f"{own[-1].mean():+.3f} ± {_error(own[-1]):.3f}" for own in found.values()]
-        rows.append([data, model, len(found["distance"][-1]), *numbers])
-    means = {name: np.mean(own, axis=0) for name, own in found.items()}  # of the four cases, for each seed
-    rows.append(["mean", "", "", *(f"{own.mean():+.3f} ± {_error(own):.3f}" for own in means.values())])
-    over = [means[name] - means["distance"] for name in columns]
-    rows.append(["over distance", "", "", *(f"{own.mean():+.3f} ± {_error(own):.3f}" for own in over)])
-    return markdown(["data", "model", "seeds", *columns], rows)
-
-
-def _error(values: np.ndarray) -> float:
-    """The standard error of a mean."""
-    return float(values.std(ddof=1) / np.sqrt(len(values)))
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run or report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence.tasks", description=__doc__)
-    parser.add_argument("command", nargs="?", choices=["run", "report", "starts"], default="report")
+    parser.add_argument("command", nargs="?", choices=["run", "report"], default="report")
     parser.add_argument("--data", default=",".join(DEVELOPMENT + JUDGING + MULTILABEL), metavar="A,B")
     parser.add_argument("--models", default="mlp,logistic,forest", metavar="A,B")
     parser.add_argument("--sizes", default=",".join(SIZES), metavar="A,B")
@@ -349,9 +336,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     if args.command == "report":
         report(args.out)
-        return 0
-    if args.command == "starts":
-        print(start_table(args.out, args.seeds))
         return 0
     keys: list[Key] = []
     for seed, size, data in product(range(args.seeds), args.sizes.split(","), args.data.split(",")):

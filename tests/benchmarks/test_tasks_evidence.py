@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.evidence import tasks
+from benchmarks.evidence import starts, tasks
 
 
 @pytest.fixture
@@ -40,17 +40,22 @@ def test_runs_are_kept_and_not_made_twice(data_home, capsys):
     assert "| judging | forest | few | lcmd |" in capsys.readouterr().out
 
 
-def test_starts_for_numbers_are_compared_on_the_development_sets(data_home, monkeypatch, capsys):
-    monkeypatch.setattr(tasks, "DEVELOPMENT", ["concrete"])
-    assert tasks.main(["starts", "--seeds", "2", "--out", str(data_home)]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert table[0] == "| data | model | seeds | distance | direction | k-means |"
-    assert [row.split(" | ")[:3] for row in table[2:4]] == [["| concrete", "mlp", "2"], ["| concrete", "forest", "2"]]
-    assert "over distance |  |  | +0.000 ± 0.000" in table[-1]
+@pytest.mark.parametrize(("task", "own"), [("numbers", "distance"), ("labels", "direction")])
+def test_starts_are_compared_on_data_that_do_not_judge(task, own, data_home, monkeypatch, capsys):
+    small = {"numbers": "concrete", "labels": "digits, properties"}[task]
+    monkeypatch.setitem(starts.STUDIES, task, starts.STUDIES[task]._replace(data=[small]))
+    words = ["--task", task, "--seeds", "2", "--out", str(data_home)]
+    assert starts.main(["run", *words]) == 0
+    assert starts.main(["report", *words]) == 0
+    table = capsys.readouterr().out.strip().splitlines()
+    assert table[0].startswith(f"| data | model | seeds | {own} | random |")
+    models = list(starts.STUDIES[task].queries)
+    assert [row.split(" | ")[:3] for row in table[2:4]] == [[f"| {small}", model, "2"] for model in models]
+    assert table[-1].startswith(f"| over {own} |  |  | 0 | ")
     lines = [json.loads(line) for line in (data_home / "runs.jsonl").read_text().splitlines()]
     assert len(lines) == 2 * 2 * 4
-    starts = {(line["model"], line["arm"]): line["scores"][0] for line in lines if line["seed"] == 0}
-    assert len(set(starts.values())) == len(starts)  # each start is another one
+    first = {(line["model"], line["arm"]): line["scores"][0] for line in lines if line["seed"] == 0}
+    assert len(set(first.values())) == len(first)  # each start is another one
 
 
 def runs_of(data, model, scores):
