@@ -19,7 +19,7 @@ NOT_CORE = re.compile(
 # parts of the core that came after its aim was set: what they do is not in the number that the aim was made for
 LATER = re.compile(
     r"skal\.(audit\b.*|features\._(?!compute|remembered).*|models\._(allowed|card|persist|saved_model)"
-    r"|models\._row_predictors|_doctor|_core\.(tasks|meaning|precision)"
+    r"|models\._row_predictors|_doctor|_core\.(tasks|meaning|precision|device_copy)"
     r"|loop\._(active_regressor|audit_report|consensus|doubtful|final|row_labels)"
     r"|stopping\._(certified|labels_needed)|tangent\._layers"
     r"|strategies\._(cluster_margin|leaves|lcmd|linear_posterior|max_det|predictive_std))"

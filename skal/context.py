@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -256,16 +256,21 @@ class QueryContext:
     def query(self) -> Iterator[None]:
         """Run one query at a time in this block, and restore all state afterwards.
 
-        Datasets that give other samples when they are read again are refused.
+        Datasets that give other samples when they are read again are refused. Samples that passes move to another
+        device than the processor stay there meanwhile.
 
         Yields
         ------
         None
             For the query.
         """
-        with one_query(getattr(self.inner_estimator, "module_", None) if self.has_network else None):
-            if isinstance(self.pool.X, Dataset) and self.pool.watch is None:  # inside ALBL the outer strategy watches
+        module = getattr(self.inner_estimator, "module_", None) if self.has_network else None
+        with one_query(module), ExitStack() as stack:
+            # inside ALBL the outer strategy watches, and keeps
+            if isinstance(self.pool.X, Dataset) and self.pool.watch is None:
                 self._watches.append(self.pool.start_watch())
+            if module is not None and device_of(module).type != "cpu" and self.pool.there is None:
+                stack.enter_context(self.pool.keep_there(self.memory // 8))
             yield
             for watch in self._watches:
                 watch.end()

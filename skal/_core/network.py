@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from skal._core import outputs
 from skal._core.containers import check_finite, dataset_input, is_lazy, place
+from skal._core.device_copy import DeviceCopy
 from skal._core.estimators import explain_pass
 from skal._core.feeding import load_batches
 from skal._core.guard import device_of, evaluating
@@ -161,7 +162,10 @@ class Network:
         """
         where = self.device, self.dtype
         if self.reads_arrays(samples):
-            yield from (place(chunk, *where) for chunk in samples.chunks(batch_size))
+            if samples.there is None or self.device.type == "cpu":
+                yield from (place(chunk, *where) for chunk in samples.chunks(batch_size))
+            else:
+                yield from self._batches_there(samples, batch_size, samples.there)
             return
         is_dataset = isinstance(samples.X, Dataset)
         # taking all rows of a Dataset reads none of them; other containers are copied chunk by chunk
@@ -177,6 +181,17 @@ class Network:
                 yield place(batch, *where)
         if samples.watch is not None:
             samples.watch.check_size()
+
+    def _batches_there(self, samples: Samples, batch_size: int, there: DeviceCopy) -> Iterator[Any]:
+        """Batches of samples that stay on the device until the query ends."""
+        where = self.device, self.dtype
+        for start in range(0, len(samples), batch_size):
+            part = samples.take(range(start, min(start + batch_size, len(samples))))
+
+            def move(part: Samples = part) -> Any:
+                return place(next(part.chunks(len(part))), *where)
+
+            yield there.batch(part.rows, where, move)
 
     def passes(self, samples: Samples, batch_size: int) -> Iterator[Any]:
         """Batches for passes without gradients: on a processor in parts that stay near its cache.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from skal._core.containers import (
     reference_to,
     take_rows,
 )
+from skal._core.device_copy import DeviceCopy
 from skal._core.feeding import NamedRows, Watch, load_batches
 from skal._core.identity import dataset_place, sample_digests
 from skal.exceptions import InvalidParameterError, InvalidTypeError, SampleError
@@ -50,6 +52,8 @@ class Samples:
         What error messages call the rows, where X is itself a part of something larger.
     watch : Watch, optional
         Of a Dataset: refuses samples that change. Parts of these samples have the same.
+    there : DeviceCopy, optional
+        For the passes of a query on another device than the processor. Parts of these samples have the same.
 
     Examples
     --------
@@ -67,6 +71,7 @@ class Samples:
     allow_nan: bool = False
     numbers: Sequence[int] | np.ndarray | None = None
     watch: Watch | None = None
+    there: DeviceCopy | None = None
 
     def __post_init__(self) -> None:
         if type(self.X) is not np.ndarray:
@@ -86,7 +91,7 @@ class Samples:
         """State for another process: where it finds the samples, or the rows themselves."""
         if self.watch is not None:
             self.watch.begin()  # so that what is read there is compared with what is read here
-        state = dict(self.__dict__)
+        state = self.__dict__ | {"there": None}
         reference = reference_to(self.X)
         if reference is not None:
             return state | {"X": reference}
@@ -129,7 +134,7 @@ class Samples:
         """
         X = concat_rows(self.read(0, len(self)), others.read(0, len(others)))
         numbers = [*self.row_numbers(0, len(self)), *others.row_numbers(0, len(others))]
-        return replace(others, X=X, rows=None, numbers=numbers, watch=None)
+        return replace(others, X=X, rows=None, numbers=numbers, watch=None, there=None)
 
     def row_numbers(self, start: int, stop: int) -> Sequence[int] | np.ndarray:
         """Positions in X of the samples ``start`` … ``stop - 1``.
@@ -156,6 +161,30 @@ class Samples:
         """
         self.watch = Watch(self.X, self.name, self.rows, self.row_numbers(0, len(self)))
         return self.watch
+
+    @contextmanager
+    def keep_there(self, n_bytes: int) -> Iterator[None]:
+        """Let samples that passes move to a device stay there in this block, and no longer.
+
+        Not behind a transform, whose chunks may be of several lengths, such as padded texts.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Room for them on the device.
+
+        Yields
+        ------
+        None
+            For the passes.
+        """
+        there = DeviceCopy(self.rows, n_bytes)
+        self.there = there if self.transform is None else None
+        try:
+            yield
+        finally:
+            self.there = None
+            there.clear()  # parts of these samples may be held elsewhere
 
     def read(self, start: int, stop: int) -> Any:
         """The samples ``start`` … ``stop - 1``, in the container's own type, not transformed.
