@@ -21,7 +21,7 @@ from skal.bench.papers import PRESETS
 from skal.exceptions import NonFiniteError
 
 # different tables, by their columns, where a study prints more than one
-SHAPES = {"mmd": 2, "nonlinearities": 2, "printed": 3}
+SHAPES = {"mmd": 2, "mnist": 2, "nonlinearities": 2, "printed": 3}
 
 
 @pytest.mark.parametrize("name", STUDIES)
