@@ -15,13 +15,14 @@ from benchmarks.papers import accuracy, main
 from benchmarks.papers.accuracy import GaussianProcess, gaussian_mlmoc
 from benchmarks.papers.commands import STUDIES
 from benchmarks.papers.kernels import train
+from benchmarks.papers.mnist import small_cnn
 from benchmarks.papers.study import paired_gap
 from skal.bench import BenchmarkError
 from skal.bench.papers import PRESETS
 from skal.exceptions import NonFiniteError
 
 # different tables, by their columns, where a study prints more than one
-SHAPES = {"mmd": 2, "nonlinearities": 2, "printed": 3}
+SHAPES = {"mmd": 2, "mnist": 2, "nonlinearities": 2, "printed": 3}
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -116,3 +117,21 @@ def test_mlmoc_of_a_gaussian_process_is_that_of_one_that_is_fitted_again():
         scores.append(float((again.mean(pool) - before).norm(dim=1).sum()))
     picked = gaussian_mlmoc(SimpleNamespace(estimator=process), pool, 5, subset=5)
     assert picked.tolist() == np.argsort(scores)[::-1].tolist()
+
+
+def test_sharp_probabilities_change_what_is_queried_by_them_and_nothing_else():
+    strategies = {name: f"ntk_lookahead(criterion='{name}', subset=20)" for name in ("mlmoc", "emoc")}
+    flat = accuracy._run("quick", None, strategies, n_rounds=2)
+    sharp = accuracy._run("quick", None, strategies, net=accuracy._sharp_net("quick"), n_rounds=2)
+    same = {name: [] for name in strategies}
+    for one, other in zip(flat.runs, sharp.runs, strict=True):
+        assert one.scores[0] == other.scores[0]  # the same start
+        same[one.strategy].append((one.scores, one.queried) == (other.scores, other.queried))
+    assert same == {"mlmoc": [True, True], "emoc": [False, False]}
+
+
+def test_the_wider_cnn_has_as_many_times_the_units_in_every_layer():
+    layers = zip(small_cnn(), small_cnn(4), strict=True)
+    widths = [(len(one.weight), len(wide.weight)) for one, wide in layers if hasattr(one, "weight")]
+    assert widths == [(32, 128), (64, 256), (128, 512), (10, 10)]
+    assert small_cnn(4)(torch.zeros(2, 1, 14, 14)).shape == (2, 10)
