@@ -37,25 +37,17 @@ from torch import nn
 
 from benchmarks._measure import markdown
 from benchmarks.evidence.centres import KMeansStart
+from benchmarks.evidence.made import NUMBERS, PROPERTIES, label_by_properties, read_numbers
 from benchmarks.evidence.others import activeml_committee, activeml_greedy, activeml_trees, bmdal_lcmd
 from benchmarks.evidence.runs import RESULTS
 from skal import ActiveLearningClassifier, ActiveLearningRegressor
 from skal.bench._statistics import ALPHA, holm, paired_difference
-from skal.datasets import load
 
 DEVELOPMENT = ["pol", "protein"]
 JUDGING = ["kin40k", "bike", "elevators", "concrete"]
 MULTILABEL_DEVELOPMENT = ["emotions"]
 MULTILABEL_JUDGING = ["scene", "yeast"]
 MULTILABEL = MULTILABEL_DEVELOPMENT + MULTILABEL_JUDGING
-# several labels made of one class: which digits or letters have a property
-PROPERTIES = {
-    "digits, properties": [[0, 2, 4, 6, 8], [5, 6, 7, 8, 9], [2, 3, 5, 7], [0, 6, 8, 9], [0, 3, 6, 9]],
-    "letter, properties": [
-        [ord(letter) - ord("A") for letter in letters]
-        for letters in ("AEIOUY", "ABCDEFGHIJKLM", "ABDOPQR", "AHIMOTUVWXY", "AEFHIKLMNTVWXYZ")
-    ],
-}
 ARMS: dict[str, Any] = {
     "random": "random",
     "auto": "auto",
@@ -150,23 +142,24 @@ def make_model(name: str, task: str, n_inputs: int, seed: int) -> Any:
     return make_pipeline(StandardScaler(), net)
 
 
+def has_several_labels(data: str) -> bool:
+    """Whether a sample of a data set may have several labels."""
+    return data in MULTILABEL or data in PROPERTIES
+
+
 def read_data(data: str, task: str) -> list[np.ndarray]:
     """Samples and targets to learn from, and to test on."""
-    names, home = ("X_train", "y_train", "X_test", "y_test"), Path(os.environ["SKAL_DATA_HOME"])
-    if data not in PROPERTIES:
-        with np.load(home / task / f"{data}.npz") as found:
-            return [found[name] for name in names]
-    made, properties = load(data.split(",")[0], home), PROPERTIES[data]
-    parts = [np.asarray(made[name]) for name in names]
-    for i in (0, 2):
-        parts[i] = np.float32(parts[i]).reshape(len(parts[i]), -1)
-        parts[i + 1] = np.stack([np.isin(parts[i + 1], ones) for ones in properties], axis=1).astype(np.int8)
-    return parts
+    if data in PROPERTIES:
+        return label_by_properties(data)
+    if data in NUMBERS:
+        return read_numbers(data)
+    with np.load(Path(os.environ["SKAL_DATA_HOME"]) / task / f"{data}.npz") as found:
+        return [found[name] for name in ("X_train", "y_train", "X_test", "y_test")]
 
 
 def run(data: str, model: str, size: str, arm: str, seed: int) -> dict[str, list[float]]:
     """After every round on the test set: the error in deviations of the test targets, or micro F1 and other scores."""
-    task, sizes = "multilabel" if data in MULTILABEL + list(PROPERTIES) else "regression", SIZES[size]
+    task, sizes = "multilabel" if has_several_labels(data) else "regression", SIZES[size]
     X, y, X_test, y_test = read_data(data, task)
     generator = np.random.default_rng(seed)
     rows = generator.permutation(len(X))[: sizes.n_pool]
@@ -216,8 +209,7 @@ def gains(runs: dict[Key, list[float]], data: str, model: str, size: str, arm: s
 
     def worth(key: Key) -> float:
         scores = np.array(runs[key][1:])
-        several = data in MULTILABEL + list(PROPERTIES)
-        return float(scores.mean() if several else -np.log(scores).mean())
+        return float(scores.mean() if has_several_labels(data) else -np.log(scores).mean())
 
     pairs = [
         ((*setting, arm, seed), (*setting, other, seed)) for setting in [(data, model, size)] for seed in range(99)
@@ -339,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     keys: list[Key] = []
     for seed, size, data in product(range(args.seeds), args.sizes.split(","), args.data.split(",")):
-        several = data in MULTILABEL
+        several = has_several_labels(data)
         models = [name for name in args.models.split(",") if name != ("mlp" if several else "logistic")]
         for model, arm in product(models, args.arms.split(";")):
             if arm in ARMS_OF["multilabel" if several else model]:
