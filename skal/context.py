@@ -200,7 +200,9 @@ class QueryContext:
     @cached_property
     def task(self) -> str:
         """The kind of labels: ``"classification"``, ``"regression"`` or ``"multilabel"``."""
-        return find_task(self.estimator, getattr(self.learner, "y_training", None))
+        # a loop knows its labels before the learner has any
+        told: str | None = getattr(self.learner, "task", None)
+        return told or find_task(self.estimator, getattr(self.learner, "y_training", None))
 
     @property
     def meaning(self) -> Meaning:

@@ -53,6 +53,9 @@ class ActiveLearner(_ModalActiveLearner):
         What has been labelled so far, in order.
     cache : skal.features.Cache or None
         Keeps features and outputs from one query to the next; None, as at first, keeps nothing.
+    task : {"classification", "regression", "multilabel"} or None
+        The kind of labels, for strategies that are asked before there are any; None, as at first, goes by the estimator
+        and the labels.
 
     Examples
     --------
@@ -70,6 +73,7 @@ class ActiveLearner(_ModalActiveLearner):
     """
 
     cache: Cache | None = None
+    task: str | None = None
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ class Selector:
         if labelled is not None:
             learner.X_training, learner.y_training = labelled  # type: ignore[assignment]
         seed = state.seed_for(purpose)
-        learner.cache = self.cache
+        learner.cache, learner.task = self.cache, self.rules.task
         with state.use_seed(purpose):
             _seed_strategy(strategy, original, seed, state.round)
             chosen, _, metrics = learner.query(self.rules.X, n_instances=size, return_metrics=True, candidates=pool)

@@ -3,7 +3,7 @@
 
 | the estimator works on | before the first training | afterwards |
 |---|---|---|
-| a table | MaxHerding; by distance for up to 10 labels | UHerding by leaves of a forest |
+| a table | MaxHerding; by distance for up to 10 labels, or several a sample | UHerding by leaves of a forest |
 | embeddings, texts, sparse rows | MaxHerding | UHerding |
 | rows of numbers, with a network | MaxHerding | UHerding on the rows |
 | a network that is mostly frozen | MaxHerding | UHerding |
@@ -70,9 +70,9 @@ def recommend(context: QueryContext, n_instances: int) -> tuple[str, str]:
         return _herding(context, started, f"the inputs are {kind}", "prepared")
     if not started or len(np.unique(context.labels)) < 2:
         missing = "only one class is labelled" if started else "no labels yet"
-        few = context.n_labelled + n_instances <= _FEW_LABELS
-        parameters = "(features='prepared', normalize=False)" if few else "(features='prepared')"
-        how = "distance for so few labels" if few else "direction"
+        few, several = context.n_labelled + n_instances <= _FEW_LABELS, not context.meaning.is_exclusive
+        parameters = "(features='prepared', normalize=False)" if few or several else "(features='prepared')"
+        how = "distance for so few labels" if few else "distance for several labels" if several else "direction"
         return (
             f"max_herding{parameters}",
             f"{missing}, and the inputs are a table, whose columns are scaled and whose rows are compared by {how}",

@@ -19,6 +19,7 @@ from sklearn.ensemble import (
 )
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
@@ -26,7 +27,7 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from skal import ActiveLearner
+from skal import ActiveLearner, ActiveLearningClassifier
 from skal.exceptions import NonFiniteError, SkalError
 from skal.strategies import BADGE, Margin, MaxHerding, NTKLookahead, RandomSampling, UHerding
 
@@ -316,6 +317,18 @@ def test_a_small_start_on_a_table_goes_by_distance(n_labels):
     assert strategy.reason_.endswith("by distance for so few labels" if n_labels == 10 else "by direction")
     same = MaxHerding(features="prepared", normalize=n_labels > 10).select(learner, table, n_labels)[0]
     assert indices.tolist() == same.tolist()
+
+
+@pytest.mark.parametrize("estimator", [RandomForestClassifier(10), MultiOutputClassifier(LogisticRegression())])
+def test_a_start_for_several_labels_goes_by_distance(estimator):
+    """A forest alone does not say that it will learn several labels: the loop does."""
+    generator = np.random.default_rng(0)
+    table, labels = generator.normal(size=(60, 4)), generator.integers(2, size=(60, 3))
+    loop = ActiveLearningClassifier(estimator, n_initial=20, n_rounds=1, random_state=0).fit(table, labels)
+    assert loop.initial_.endswith("by distance for several labels")
+    nobody = SimpleNamespace(estimator=estimator, X_training=None, y_training=None)
+    same = MaxHerding(features="prepared", normalize=False).select(nobody, table, 20)[0]
+    assert sorted(loop.queried_[:20]) == sorted(same)
 
 
 @pytest.mark.parametrize("n_labels", [10, 20])
