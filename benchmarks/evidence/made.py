@@ -11,14 +11,17 @@ import pandas as pd
 
 from skal.datasets import load
 
-# which digits or letters have a property
+# which digits, letters or pictures have a property; a question to a bank has the words in the name of its intent
 PROPERTIES: dict[str, list[list[int]]] = {
     "digits, properties": [[0, 2, 4, 6, 8], [5, 6, 7, 8, 9], [2, 3, 5, 7], [0, 6, 8, 9], [0, 3, 6, 9]],
     "letter, properties": [
         [ord(letter) - ord("A") for letter in letters]
         for letters in ("AEIOUY", "ABCDEFGHIJKLM", "ABDOPQR", "AHIMOTUVWXY", "AEFHIKLMNTVWXYZ")
     ],
+    "cifar10_features, properties": [[2, 3, 4, 5, 6, 7], [0, 2], [0, 1, 9], [3, 4, 5, 7], [4, 7], [6, 8]],
+    "banking77, properties": [],
 }
+_WORDS = ("card", "transfer", "top", "cash", "charge", "exchange", "verify", "virtual", "pending", "refund")
 # name: package, item, target, and whether its logarithm is predicted, as usual for prices
 NUMBERS: dict[str, tuple[str, str, str, bool]] = {
     "ames": ("modeldata", "ames", "Sale_Price", True),
@@ -33,7 +36,10 @@ _N_TEST = 1000
 
 def label_by_properties(data: str) -> list[np.ndarray]:
     """Samples and indicator matrices to learn from, and to test on."""
-    found, properties = load(data.split(",")[0]), PROPERTIES[data]
+    found = load(data.split(",")[0])
+    properties = PROPERTIES[data] or [
+        [i for i, name in enumerate(found.class_names) if word in str(name).lower()] for word in _WORDS
+    ]
     parts: list[np.ndarray] = []
     for X, y in ((found.X_train, found.y_train), (found.X_test, found.y_test)):
         rows, classes = np.float32(X), np.asarray(y)

@@ -73,14 +73,13 @@ STARTS: dict[str, Any] = {
 }
 STARTED = {
     f"{query}, start by {start}": (ARMS[query], STARTS[start])
-    for query, start in product(("lcmd", "uherding, forest", "auto"), STARTS)
+    for query, start in product(("lcmd", "uherding, forest"), STARTS)
 }
-BEFORE = "auto, start by direction"  # the default for several labels as it was before its start was looked at
 # what has something to say about each task and model
 ARMS_OF = {
     "mlp": [arm for arm in ARMS if arm not in ("margin", "badge", "scikit-activeml committee")],
     "forest": [arm for arm in ARMS if arm not in ("margin", "badge", "bmdal_reg lcmd")],
-    "multilabel": ["random", "auto", BEFORE, "margin", "badge", "ntk_lookahead", "uherding, forest", "max_herding"],
+    "multilabel": ["random", "auto", "margin", "badge", "ntk_lookahead", "uherding, forest", "max_herding"],
 }
 
 
@@ -229,7 +228,7 @@ def compare(runs: dict[Key, list[float]], data: Sequence[str], other: str = "ran
     rows: list[list[object]] = []
     settings = find_settings(runs, data)
     for model, size in product(("mlp", "logistic", "forest"), SIZES):
-        for arm in (*ARMS, BEFORE):
+        for arm in ARMS:
             parts = [gains(runs, *setting, arm, other) for setting in settings if setting[1:] == (model, size)]
             own = np.concatenate(parts) if parts else np.empty(0)
             if len(own) and arm != other:
@@ -262,7 +261,7 @@ def pool_gains(runs: dict[Key, list[float]], data: Sequence[str], arm: str, othe
 def count_outcomes(runs: dict[Key, list[float]], data: Sequence[str], task: str) -> list[list[object]]:
     """The default against every other arm that has been run beside it: all pairs together, and setting by setting."""
     rows: list[list[object]] = []
-    for other in (name for name in (*ARMS, BEFORE) if name != "auto"):
+    for other in (name for name in ARMS if name != "auto"):
         settings, own = judge(runs, data, "auto", other), pool_gains(runs, data, "auto", other)
         if settings:
             found = paired_difference(own, np.zeros(len(own)))
