@@ -16,7 +16,7 @@ WORKERS ?= 3
 # what depends on the releases of modAL and scikit-learn
 MODAL_TESTS := tests/compat tests/learners/test_active.py tests/strategies/test_uncertainty.py
 
-.PHONY: demo label test test-modal lint format docs bench clean
+.PHONY: demo label test test-modal test-new-modal test-old-sklearn test-new-modal-old-sklearn lint format docs bench clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed
@@ -32,13 +32,21 @@ test: $(VENV)/.installed-dev $(PEERS)/.installed
 	$(ONE_THREAD) $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) -q
 	$(MAKE) --no-print-directory test-modal
 
+# beside one another, since each begins with a start
 test-modal: $(VENV)/.installed-dev $(PEERS)/.installed
-	$(ONE_THREAD) PYTHONPATH=$(PEERS)/modal-0.4.2.1 SKAL_TEST_MODAL=0.4.2.1 \
-		$(BIN)/python -m pytest -q $(MODAL_TESTS)
-	$(ONE_THREAD) PYTHONPATH=$(PEERS)/scikit-learn-1.6 SKAL_TEST_SKLEARN=1.6 \
-		$(BIN)/python -m pytest -q $(MODAL_TESTS)
-	$(ONE_THREAD) PYTHONPATH=$(PEERS)/modal-0.4.2.1:$(PEERS)/scikit-learn-1.6 SKAL_TEST_MODAL=0.4.2.1 SKAL_TEST_SKLEARN=1.6 \
-		$(BIN)/python -m pytest -q $(MODAL_TESTS)
+	$(MAKE) --no-print-directory -j 3 test-new-modal test-old-sklearn test-new-modal-old-sklearn
+
+RUN_MODAL_TESTS = $(BIN)/python -m pytest -q -p no:cacheprovider $(MODAL_TESTS)
+
+test-new-modal:
+	$(ONE_THREAD) $(COMPILED) PYTHONPATH=$(PEERS)/modal-0.4.2.1 SKAL_TEST_MODAL=0.4.2.1 $(RUN_MODAL_TESTS)
+
+test-old-sklearn:
+	$(ONE_THREAD) $(COMPILED) PYTHONPATH=$(PEERS)/scikit-learn-1.6 SKAL_TEST_SKLEARN=1.6 $(RUN_MODAL_TESTS)
+
+test-new-modal-old-sklearn:
+	$(ONE_THREAD) $(COMPILED) PYTHONPATH=$(PEERS)/modal-0.4.2.1:$(PEERS)/scikit-learn-1.6 \
+		SKAL_TEST_MODAL=0.4.2.1 SKAL_TEST_SKLEARN=1.6 $(RUN_MODAL_TESTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -72,8 +72,13 @@ def _frozen_on(device: str) -> nn.Module:
 
 
 @cache
+def _digits() -> Any:
+    return load("digits")
+
+
+@cache
 def _target() -> np.ndarray:
-    return load("digits").X_test[:60].reshape(-1, 1, 8, 8)
+    return _digits().X_test[:60].reshape(-1, 1, 8, 8)
 
 
 CASES: dict[str, Case] = {
@@ -166,7 +171,7 @@ def _targets(kind: str, y: np.ndarray) -> np.ndarray:
 @cache
 def _trained(kind: str, n_labelled: int) -> Any:
     """A net that has learned from the first digits, on the processor."""
-    digits = load("digits")
+    digits = _digits()
     X = digits.X_train.reshape(-1, 1, 8, 8) if kind not in ("numbers", "several labels") else digits.X_train
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -186,7 +191,7 @@ def make_case(
     case: Case, device: str, n_pool: int = N_POOL, n_labelled: int = N_LABELLED
 ) -> tuple[Any, Any, np.ndarray]:
     """A strategy, a learner whose network lives on a device, and a pool on the host."""
-    digits = load("digits")
+    digits = _digits()
     X = digits.X_train[: n_labelled + n_pool]
     X = X if case.kind in ("numbers", "several labels") else X.reshape(-1, 1, 8, 8)
     if case.kind == "near copies":  # the pool begins with the labelled samples, and a little noise

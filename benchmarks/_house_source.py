@@ -7,7 +7,7 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -136,14 +136,18 @@ class Package:
         names = Counter(name.split(".")[-1].removeprefix("_") for name in self.sources if name not in self.packages)
         return sorted(name for name, count in names.items() if count > 1)
 
+    @cached_property
+    def functions(self) -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        """All functions, each behind the name of its module."""
+        walks = ((name, node) for name, tree in self.trees.items() for node in ast.walk(tree))
+        return [(name, node) for name, node in walks if isinstance(node, _FUNCTIONS)]
+
     def participles(self) -> list[str]:
         """Functions whose last word ends like a participle; no properties, no predicates."""
         return [
             f"{module}.{node.name}"
-            for module, tree in self.trees.items()
-            for node in ast.walk(tree)
-            if isinstance(node, _FUNCTIONS)
-            and _is_participle(node.name.strip("_"))
+            for module, node in self.functions
+            if _is_participle(node.name.strip("_"))
             and not any("property" in ast.unparse(mark) for mark in node.decorator_list)
         ]
 
@@ -163,9 +167,9 @@ def count_tests(root: Path) -> tuple[int, int]:
     """
     total = private = 0
     for path in sorted((root / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        own = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
-        names = _private_imports(tree) | {"monkeypatch"}
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        own = [node for node in nodes if isinstance(node, _FUNCTIONS)]
+        names = _private_imports(nodes) | {"monkeypatch"}
         for _ in range(3):  # a helper of a helper
             names |= {node.name for node in own if not node.name.startswith("test") and _uses(node, names)}
         cases = [node for node in own if node.name.startswith("test")]
@@ -174,21 +178,22 @@ def count_tests(root: Path) -> tuple[int, int]:
     return total, private
 
 
-def _private_imports(tree: ast.Module) -> set[str]:
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    own = [node for node in nodes if (node.module or "").split(".")[0] == "skal"]
+def _private_imports(nodes: Iterable[ast.AST]) -> set[str]:
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    own = [node for node in imports if (node.module or "").split(".")[0] == "skal"]
     return {a.asname or a.name for node in own for a in node.names if "._" in f"{node.module}.{a.name}"}
 
 
 def _uses(function: ast.FunctionDef | ast.AsyncFunctionDef, names: set[str]) -> bool:
-    attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
+    nodes = [*ast.walk(function)]
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     harmless = {id(node.value) for node in attributes if node.attr in _SURROUNDINGS}
     return any(
         (isinstance(node, ast.arg) and node.arg in names - {"monkeypatch"})
         or (isinstance(node, ast.Name) and node.id in names and id(node) not in harmless)
         or (isinstance(node, ast.Constant) and re.match(r"skal\..*\._", str(node.value)))
         or (isinstance(node, ast.Attribute) and _PRIVATE.match(node.attr) and not _is_own(node.value))
-        for node in ast.walk(function)
+        for node in nodes
     )
 
 

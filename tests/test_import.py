@@ -29,18 +29,14 @@ def test_import_loads_nothing_heavy():
 NEEDLESS = {"backpack", "dask", "distributed", "matplotlib", "scipy.io", "sklearn.datasets"}
 
 
-def test_all_names_load_nothing_that_only_few_need():
-    """Readers of files and plots are imported by the calls that use them."""
-    others = "import sys, torch, skorch, sklearn, modAL; before = set(sys.modules)"
-    added = set(printed(f"{others}; from skal import *; print(*set(sys.modules) - before)"))
-    assert "skal.labelling" in added
-    assert not NEEDLESS & added
-
-
 AT_WORK = """
-import sys, skal.bench
+import sys, torch, skorch, sklearn, modAL
+before = set(sys.modules)
+from skal import *
+print(*set(sys.modules) - before)
+import skal.bench
 skal.datasets.load("digits")
-print(*sys.modules)
+print("\\n", *sys.modules)
 from skal.checks import make_learner
 from skal.strategies import NTKLookahead
 learner, X_pool = make_learner()
@@ -50,10 +46,23 @@ print("\\n", *sys.modules)
 """
 
 
-def test_work_loads_nothing_that_only_papers_need():
-    """Neither an ordinary benchmark, nor a query what it is compared with."""
+@pytest.fixture(scope="module")
+def at_work():
+    """The modules that all names load, and those that are there after a benchmark's start and after queries."""
     done = subprocess.run([sys.executable, "-c", AT_WORK], check=True, capture_output=True, text=True)
-    benchmark, query = (text.split() for text in done.stdout.split("\n\n"))
+    return [text.split() for text in done.stdout.split("\n\n")]
+
+
+def test_all_names_load_nothing_that_only_few_need(at_work):
+    """Readers of files and plots are imported by the calls that use them."""
+    added = set(at_work[0])
+    assert "skal.labelling" in added
+    assert not NEEDLESS & added
+
+
+def test_work_loads_nothing_that_only_papers_need(at_work):
+    """Neither an ordinary benchmark, nor a query what it is compared with."""
+    _, benchmark, query = at_work
     assert "skal.bench" in benchmark
     papers = ("skal.bench.papers", "skal.semi_supervised", "skal.datasets._raw")
     assert [name for name in benchmark if name.startswith(papers)] == []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from joblib import parallel_config
 
 from skal.cli import _parser
 
@@ -31,13 +32,17 @@ def blocks(page):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a piece of a page, in a module that pickle can find, as it can find a script's."""
+    """Run a piece of a page, in a module that pickle can find, as it can find a script's.
+
+    Workers are threads, where a page does not say otherwise: new processes take long to start.
+    """
     module = types.ModuleType("skal_page")
     sys.modules[module.__name__] = module
     monkeypatch.chdir(tmp_path)
 
     def run(page, code):
-        exec(compile(code, str(page), "exec"), module.__dict__)
+        with parallel_config(backend="threading"):
+            exec(compile(code, str(page), "exec"), module.__dict__)
 
     yield run
     del sys.modules[module.__name__]

@@ -8,6 +8,7 @@ Shapes: ``scores`` is (strategy, seed, budget), paired along the seeds; ``areas`
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,11 +105,16 @@ def wilcoxon(a: np.ndarray, b: np.ndarray) -> float:
 def _exact_signed_rank(d: np.ndarray) -> float:
     """All 2ⁿ signs of the (mid)ranks: the permutation distribution of the rank sum."""
     ranks = stats.rankdata(np.abs(d))
-    signs = (np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1
-    sums = signs @ ranks
+    sums = _signs(len(d)) @ ranks
     centre = ranks.sum() / 2
     observed = abs(ranks[d > 0].sum() - centre)
     return float((np.abs(sums - centre) >= observed - 1e-9).mean())
+
+
+@cache
+def _signs(n: int) -> np.ndarray:
+    """(2ⁿ, n) array of the ranks that count, 1, or do not, 0."""
+    return ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(float)
 
 
 def wilcoxon_floor(n_seeds: int) -> float:

@@ -60,7 +60,7 @@ def snapshot(learner: Any) -> dict[str, Any]:
     state["attributes of the learner"] = sorted(vars(learner))
     _flatten(learner.X_training, "X_training", state)
     _flatten(learner.y_training, "y_training", state)
-    _flatten(random.getstate(), "random's generator", state)
+    state["random's generator"] = random.getstate()  # 625 numbers, of which none is of interest
     _flatten(np.random.get_state(), "numpy's global generator", state)
     _flatten(torch.get_rng_state(), "torch's generator", state)
     state["torch's settings"] = (

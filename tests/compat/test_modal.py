@@ -78,8 +78,13 @@ def estimator(request, make_net):
     }[request.param]()
 
 
-@pytest.mark.parametrize("n_instances", [1, 2, 5])
-@pytest.mark.parametrize("strategy", [entropy, margin, least_confidence, Entropy(), RandomSampling(random_state=0)])
+LOOP_STRATEGIES = [entropy, margin, least_confidence, Entropy(), RandomSampling(random_state=0)]
+
+
+# functions and objects, each with one sample and with several
+@pytest.mark.parametrize(
+    ("strategy", "n_instances"), [*zip(LOOP_STRATEGIES, (1, 2, 5, 1, 2), strict=True), (Entropy(), 5)]
+)
 def test_a_loop_with_modals_learner(estimator, flat_data, strategy, n_instances):
     X, y = flat_data
     counting = Counting(strategy)

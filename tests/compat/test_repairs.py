@@ -106,12 +106,23 @@ ESTIMATORS = {
 }
 
 
-@pytest.mark.parametrize(("estimator", "on_transformed"), ESTIMATORS.values(), ids=ESTIMATORS)
-@pytest.mark.parametrize("strategy", [margin_sampling, entropy_sampling, uncertainty_batch_sampling])
-def test_a_learner_treats_frames_as_arrays(data, as_frame, strategy, estimator, on_transformed):
+STRATEGIES = [margin_sampling, entropy_sampling, uncertainty_batch_sampling]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name", "frame"),
+    # each pair of the three once or oftener: what treats the samples does not know the strategy
+    [
+        (strategy, name, [*FRAMES][(i + j) % 3])
+        for i, strategy in enumerate(STRATEGIES)
+        for j, name in enumerate(ESTIMATORS)
+    ],
+)
+def test_a_learner_treats_frames_as_arrays(data, strategy, name, frame):
     X, y, X_pool, y_pool = data
+    estimator, on_transformed = ESTIMATORS[name]
     answers = []
-    for convert in (np.asarray, as_frame):
+    for convert in (np.asarray, FRAMES[frame]):
         learner = ActiveLearner(estimator(), strategy, convert(X), y, on_transformed=on_transformed)
         pool = convert(X_pool)
         first = indices_of(learner, pool)
@@ -122,22 +133,30 @@ def test_a_learner_treats_frames_as_arrays(data, as_frame, strategy, estimator, 
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("on_transformed", [False, True])
+COMMITTEE_STRATEGIES = [
+    vote_entropy_sampling,
+    consensus_entropy_sampling,
+    max_disagreement_sampling,
+    uncertainty_sampling,
+    uncertainty_batch_sampling,
+]
+MEMBERS = ["classifier", "classifier, transformed", "pipeline of frames", "pipeline of frames, transformed"]
+
+
 @pytest.mark.parametrize(
-    "strategy",
+    ("strategy", "name", "frame"),
+    # each kind of frame with all members, and each strategy with all kinds of frames
     [
-        vote_entropy_sampling,
-        consensus_entropy_sampling,
-        max_disagreement_sampling,
-        uncertainty_sampling,
-        uncertainty_batch_sampling,
+        (strategy, MEMBERS[(i + j) % 4], frame)
+        for i, strategy in enumerate(COMMITTEE_STRATEGIES)
+        for j, frame in enumerate(FRAMES)
     ],
 )
-@pytest.mark.parametrize("estimator", [classifier, partial(scaled, "pandas")], ids=["classifier", "pipeline"])
-def test_a_committee_treats_frames_as_arrays(data, as_frame, strategy, estimator, on_transformed):
+def test_a_committee_treats_frames_as_arrays(data, strategy, name, frame):
     X, y, X_pool, y_pool = data
+    estimator, on_transformed = ESTIMATORS[name]
     answers = []
-    for convert in (np.asarray, as_frame):
+    for convert in (np.asarray, FRAMES[frame]):
         learners = [ActiveLearner(estimator(), X_training=convert(X[i:]), y_training=y[i:]) for i in (0, 4, 8)]
         committee = Committee(learners, strategy, on_transformed=on_transformed)
         pool = convert(X_pool)
@@ -260,12 +279,20 @@ def test_expected_error_reduction_takes_its_arguments(data):
     assert modAL.expected_error.__package__ == "modAL"
 
 
+MULTILABEL = [max_loss, mean_max_loss, min_confidence, avg_confidence, max_score, avg_score, SVM_binary_minimum]
+
+
 @pytest.mark.parametrize(
-    "strategy", [max_loss, mean_max_loss, min_confidence, avg_confidence, max_score, avg_score, SVM_binary_minimum]
+    ("strategy", "learner_class", "frame"),
+    [
+        (strategy, (ActiveLearner, skal.ActiveLearner)[(i + j) % 2], frame)
+        for i, strategy in enumerate(MULTILABEL)
+        for j, frame in enumerate(FRAMES)
+    ],
 )
-@pytest.mark.parametrize("learner_class", [ActiveLearner, skal.ActiveLearner], ids=["modAL", "skal"])
-def test_multilabel_strategies_in_a_learner(data, as_frame, strategy, learner_class):
+def test_multilabel_strategies_in_a_learner(data, strategy, learner_class, frame):
     X, _, X_pool, _ = data
+    as_frame = FRAMES[frame]
     y, y_pool = (X[:, :3] > 0.5).astype(int), (X_pool[:, :3] > 0.5).astype(int)
 
     class WithProbabilities(OneVsRestClassifier):

@@ -145,9 +145,10 @@ def test_half_of_a_request_is_closed_after_a_time(hasty):
     parts += [(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 3 + b"\r\n\r\n", bad)]
     parts += [(b"GET / HTTP/1.1\r\n\r\n", bad), (b"x" * 66_000, bad)]
     with ExitStack() as stack:
-        connections = [stack.enter_context(connect(hasty)) for _ in parts]
-        for connection, (part, _) in zip(connections, parts, strict=True):
-            connection.sendall(part)
+        connections = []
+        for part, _ in parts:  # sent at once: on a busy machine half a second may pass between two lines
+            connections.append(stack.enter_context(connect(hasty)))
+            connections[-1].sendall(part)
         for connection, (part, status) in zip(connections, parts, strict=True):
             found = read(connection)
             assert found.startswith(status), part
@@ -173,13 +174,20 @@ def test_one_byte_after_the_other_is_not_waited_for_longer(hasty):
 
 def test_a_second_request_on_a_connection_may_not_stay_half_either(hasty):
     first = head(hasty, "icon.svg", method="GET")
-    with connect(hasty) as at_once, connect(hasty) as later:
-        at_once.sendall(first + first[:30])
-        later.sendall(first)
-        assert later.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        later.sendall(first[:30])
-        assert b"HTTP/1.1 408" in read(later)
-        assert read(at_once).startswith(b"HTTP/1.1 200")
+
+    def answer_to_half_a_request():
+        """Nothing where the connection had waited for too long already, as on a busy machine."""
+        with connect(hasty) as connection:
+            connection.sendall(first)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            try:
+                connection.sendall(first[:30])
+                return read(connection)
+            except OSError:
+                return b""
+
+    assert send(hasty, first + first[:30]).startswith(b"HTTP/1.1 200")
+    assert any(b"HTTP/1.1 408" in answer_to_half_a_request() for _ in range(20))
 
 
 def test_more_connections_than_allowed(client):
