@@ -467,7 +467,9 @@ class Network:
             return function(samples)
         return fill_rows(self.map(function, samples, step), len(samples))
 
-    def map(self, function: Callable[[Samples], Result], samples: Samples, step: int) -> Iterator[Result]:
+    def map(
+        self, function: Callable[[Samples], Result], samples: Samples, step: int, *, alone: bool = False
+    ) -> Iterator[Result]:
         """``function`` of one part of the samples after the other, in their order, shared among the workers.
 
         Parameters
@@ -478,6 +480,8 @@ class Network:
             What it is called with, in parts.
         step : int
             Parts are cut at multiples of this.
+        alone : bool, default=False
+            Do it all in this process, for results that take longer to send than to make.
 
         Returns
         -------
@@ -486,7 +490,7 @@ class Network:
         """
         if self.sharding is None:
             return iter([function(samples)])
-        return self.sharding.map(function, samples, step, self.device)
+        return self.sharding.map(function, samples, step, self.device, alone=alone)
 
     @property
     def jobs(self) -> int:

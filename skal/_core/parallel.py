@@ -92,7 +92,13 @@ class Sharding:
         return jobs
 
     def map(
-        self, function: Callable[[Samples], Result], samples: Samples, step: int, device: Any = None
+        self,
+        function: Callable[[Samples], Result],
+        samples: Samples,
+        step: int,
+        device: Any = None,
+        *,
+        alone: bool = False,
     ) -> Iterator[Result]:
         """``function(part)`` of one part of the samples after the other, in their order.
 
@@ -106,8 +112,11 @@ class Sharding:
             Parts are cut at multiples of this, so that batches are the same however many parts there are.
         device : torch.device, optional
             Where tensors from other processes are put.
+        alone : bool, default=False
+            Do it all in this process.
         """
-        if len(samples) <= step or ((jobs := self.jobs()) == 1 and not self.progress):
+        jobs = 1 if alone or len(samples) <= step else self.jobs()
+        if len(samples) <= step or (jobs == 1 and not self.progress):
             return iter([function(samples)])
         return self._shards(function, samples, step, device, jobs)
 

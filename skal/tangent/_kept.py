@@ -88,7 +88,7 @@ class KeptGradients:
 
 
 def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cotangent]) -> KeptGradients:
-    """Read the gradients of all samples, shared among the network's workers."""
+    """Read the gradients of all samples, in this process: from workers they would come slower than they are read."""
     size = engine.chunk_size(2 * engine.gradient_bytes * len(cotangents))
 
     def shard(part: Samples) -> list[KeptGradients]:
@@ -97,7 +97,7 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
             pass
         return store.parts()
 
-    parts = [kept for found in engine.network.map(shard, samples, size) for kept in found]
+    parts = [kept for found in engine.network.map(shard, samples, size, alone=True) for kept in found]
     joined: list[Gradients] = []
     for position in range(len(cotangents)):
         names = dict.fromkeys(name for part in parts for name in part.gradients[position])
@@ -108,9 +108,7 @@ def keep_gradients(engine: TangentEngine, samples: Samples, cotangents: list[Cot
 
 def kept_bytes(engine: TangentEngine, samples: Samples, cotangents: list[Cotangent]) -> int:
     """Bytes that :func:`keep_gradients` takes for one sample, from the first of these."""
-    n_bytes = keep_gradients(engine, samples.take(range(1)), cotangents).n_bytes
-    # joining what workers have read takes half as much again
-    return n_bytes if engine.network.jobs == 1 else 3 * n_bytes // 2
+    return keep_gradients(engine, samples.take(range(1)), cotangents).n_bytes
 
 
 class _Store:
