@@ -156,7 +156,7 @@ def _spent() -> np.ndarray:
 SPEEDUP_MEMORY = "4GB"  # NPC keeps gradients; within less it computes them again for every group of candidates
 # those that need gradients are held to a target
 SPEEDUP_STRATEGIES = {Entropy(): None, BADGE(random_state=0): None, EGL(): 1.7, DynamicAL(): 1.7}
-SPEEDUP_STRATEGIES |= {NTKLookahead(random_state=0): 1.7, NPC(n_candidates=100, random_state=0): 1.7}
+SPEEDUP_STRATEGIES |= {NTKLookahead(random_state=0): 1.7, NPC(n_candidates=100, random_state=0): None}
 ONE, LOKY, AS_IT_COMES, KEPT = WHO = (
     "one process", "two of loky", "two of Dask, as it comes", "two of Dask, with the remedy"
 )  # fmt: skip
