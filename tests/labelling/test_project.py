@@ -71,7 +71,8 @@ def test_labels_that_are_given_at_once_are_counted_one_by_one(tmp_path):
         assert project.worker.wait_until_idle()
         status = project.status()
         assert (status["labelled"], status["rounds"]) == (24, 1)
-        assert status["per_minute"] * minutes >= 23
+        # 23 gaps in these minutes, or the quickest that is counted: a thousand labels a second
+        assert status["per_minute"] * minutes >= 23 or status["per_minute"] == pytest.approx(60_000)
 
 
 def test_suggestions_never_come_with_samples_that_measure_accuracy(project):
