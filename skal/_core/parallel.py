@@ -115,8 +115,7 @@ class Sharding:
         alone : bool, default=False
             Do it all in this process.
         """
-        jobs = 1 if alone or len(samples) <= step else self.jobs()
-        if len(samples) <= step or (jobs == 1 and not self.progress):
+        if len(samples) <= step or ((jobs := 1 if alone else self.jobs()) == 1 and not self.progress):
             return iter([function(samples)])
         return self._shards(function, samples, step, device, jobs)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -64,12 +65,19 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)  # left over from a write that broke off, or a link that somebody has put there
+    _replace_by(new, path, data, sync=sync)
+
+
+def _replace_by(new: Path, path: Path, data: bytes, *, sync: bool = True, mode: int | None = None) -> None:
+    """By way of a new file, which gets the mode if there is one."""
     try:
         with open(new, "xb") as file:
             file.write(data)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
+        if mode is not None:
+            new.chmod(mode)
         os.replace(new, path)
     except OSError:
         with suppress(OSError):
@@ -82,7 +90,7 @@ def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
 def write_result(path: Path, content: str | bytes) -> None:
     """Write a file that a user has named: whole or not at all, so that a full disk leaves the one that was there.
 
-    A link leads to the file that it names; a pipe or a device is written to as it is.
+    A link leads to the file that it names, a file keeps its mode, and a pipe or a device is written to as it is.
 
     Examples
     --------
@@ -96,8 +104,11 @@ def write_result(path: Path, content: str | bytes) -> None:
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if path.exists() and not path.is_file():
         path.write_bytes(data)
-    else:
-        replace_file(path.resolve(), data)
+        return
+    path = path.resolve()
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    # a name that nobody else has: the folder is the user's, where labels.csv.new may be a file of theirs
+    _replace_by(path.with_name(f".{secrets.token_hex(8)}.new"), path, data, mode=mode)
 
 
 def sync_folder(folder: Path) -> None:

@@ -282,11 +282,24 @@ def test_an_export_that_the_disk_does_not_take_leaves_the_earlier_one(to, tmp_pa
                 with pytest.raises(OSError, match="File too large"):
                     session.to_csv(tmp_path / "labels")
     assert (tmp_path / "labels").read_bytes() == before
-    assert not (tmp_path / "labels.new").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "labels"}
     assert main(command) == 0
     assert (tmp_path / "labels").read_bytes() != before
 
 
+def test_an_export_leaves_other_files_and_the_mode_of_its_own(tmp_path):
+    with start(tmp_path / "one", ["a"]) as session:
+        session.add({"a": "cat"})
+    table, other = tmp_path / "labels.csv", tmp_path / "labels.csv.new"
+    other.write_text("mine")
+    table.touch(mode=0o600)
+    assert main(["export", str(tmp_path / "one"), "--out", str(table)]) == 0
+    assert "cat" in table.read_text()
+    assert other.read_text() == "mine"
+    assert table.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
 def test_an_export_goes_through_a_link_and_into_a_pipe(tmp_path):
     with start(tmp_path / "one", ["a"]) as session:
         session.add({"a": "cat"})
