@@ -108,7 +108,11 @@ def write_result(path: Path, content: str | bytes) -> None:
     path = path.resolve()
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     # a name that nobody else has: the folder is the user's, where labels.csv.new may be a file of theirs
-    _replace_by(path.with_name(f".{secrets.token_hex(8)}.new"), path, data, mode=mode)
+    try:
+        _replace_by(path.with_name(f".{secrets.token_hex(8)}.new"), path, data, mode=mode)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -299,6 +299,13 @@ def test_an_export_leaves_other_files_and_the_mode_of_its_own(tmp_path):
     assert table.stat().st_mode & 0o777 == 0o600
 
 
+def test_an_export_into_a_folder_that_is_not_there_names_the_file(tmp_path, capsys):
+    with start(tmp_path / "one", ["a"]) as session:
+        session.add({"a": "cat"})
+    assert main(["export", str(tmp_path / "one"), "--out", str(tmp_path / "no" / "labels.csv")]) == 1
+    assert capsys.readouterr().err.endswith(f"No such file or directory: '{tmp_path / 'no' / 'labels.csv'}'\n")
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
 def test_an_export_goes_through_a_link_and_into_a_pipe(tmp_path):
     with start(tmp_path / "one", ["a"]) as session:
