@@ -111,8 +111,7 @@ def write_result(path: Path, content: str | bytes) -> None:
     try:
         _replace_by(path.with_name(f".{secrets.token_hex(8)}.new"), path, data, mode=mode)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync_folder(folder: Path) -> None:
