@@ -201,8 +201,10 @@ class QueryContext:
     def task(self) -> str:
         """The kind of labels: ``"classification"``, ``"regression"`` or ``"multilabel"``."""
         # a loop knows its labels before the learner has any
-        told: str | None = getattr(self.learner, "task", None)
-        return told or find_task(self.estimator, getattr(self.learner, "y_training", None))
+        told = getattr(self.learner, "task", None)  # which may mean something else in a learner of the user's
+        if isinstance(told, str) and told in MEANINGS:
+            return told
+        return find_task(self.estimator, getattr(self.learner, "y_training", None))
 
     @property
     def meaning(self) -> Meaning:

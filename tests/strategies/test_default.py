@@ -28,6 +28,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from skal import ActiveLearner, ActiveLearningClassifier
+from skal.context import QueryContext
 from skal.exceptions import NonFiniteError, SkalError
 from skal.strategies import BADGE, Margin, MaxHerding, NTKLookahead, RandomSampling, UHerding
 
@@ -329,6 +330,12 @@ def test_a_start_for_several_labels_goes_by_distance(estimator):
     nobody = SimpleNamespace(estimator=estimator, X_training=None, y_training=None)
     same = MaxHerding(features="prepared", normalize=False).select(nobody, table, 20)[0]
     assert sorted(loop.queried_[:20]) == sorted(same)
+
+
+@pytest.mark.parametrize("task", ["binary", ["a"], np.zeros(2)], ids=str)
+def test_a_task_of_another_kind_means_nothing(task):
+    learner = SimpleNamespace(estimator=LogisticRegression(), X_training=None, y_training=None, task=task)
+    assert QueryContext(learner, X).task == "classification"
 
 
 @pytest.mark.parametrize("n_labels", [10, 20])
